@@ -30,7 +30,9 @@ class RequestState(enum.Enum):
     WAITING = "waiting"  # in line for blocks or a place in the batch
     READING = "reading"  # its prompt is being read
     RUNNING = "running"  # tokens are being written
-    PAUSED = "paused"  # preempted: its blocks were given to others, it goes on by itself
+    PAUSED = (
+        "paused"  # preempted: its blocks were given to others, it goes on by itself
+    )
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -73,13 +75,23 @@ class SamplingParams:
 
 
 def _check(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not low <= value <= high
+    ):
         raise SamplingError(f"{name} is {value!r}, allowed {low:g} to {high:g}")
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise SamplingError(f"{name} is {value!r}, allowed are whole numbers {low} to {high}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not low <= value <= high
+    ):
+        raise SamplingError(
+            f"{name} is {value!r}, allowed are whole numbers {low} to {high}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +162,11 @@ class StepStats:
     step_ms: float
     num_running: int  # requests that hold blocks
     num_waiting: int
-    waste_ratio: float  # 1 - slots written / slots held by running requests; 0 when idle
+    waste_ratio: float  # 1 - written_slots / held_slots; 0 when idle
     time_s: float  # time.monotonic() at the end of the step
+    written_slots: int = 0  # of the running requests, after the step
+    held_slots: int = 0  # a shared block counts once
+    num_used_blocks: int = 0  # ACTIVE and SHARED
 
 
 # --- commands (down) --------------------------------------------------------------------------
@@ -238,7 +253,9 @@ class Accepted:
 
     request_id: int
     prompt_tokens: int
-    limit_tokens: int  # prompt + reply can reach this many (context or pool, the smaller)
+    limit_tokens: (
+        int  # prompt + reply can reach this many (context or pool, the smaller)
+    )
 
 
 @dataclass(frozen=True, slots=True)

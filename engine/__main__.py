@@ -1,0 +1,334 @@
+"""The headless twin: `python -m engine generate | bench | compare-slab`.
+
+stdout carries one JSON object on one line, last; everything else goes to stderr. Bad input exits
+with 2 and one sentence on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, TesseraError
+from engine.headless import Headless, Outcome, Run
+from engine.memory import peak_rss_bytes
+from engine.messages import BlockState, ChatMessage, ModelInfo, SamplingParams, Submit
+from engine.places import data_dir, starter_path
+
+Report = dict[str, object]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(
+            f"{message}; see `python -m engine {{generate,bench,compare-slab}} -h`"
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    try:
+        args = _parser().parse_args(arguments)
+        report = args.command(args)
+    except (TesseraError, OSError) as error:
+        print(str(error), file=sys.stderr)
+        return 2
+    print(json.dumps(report, ensure_ascii=False))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--model", required=True, help="a .gguf file, a model folder, or starter"
+    )
+    shared.add_argument("--data-dir", help="where the starter model lies")
+    shared.add_argument("--block-tokens", type=int, default=16)
+    shared.add_argument("--num-blocks", type=int)
+    shared.add_argument("--memory-fraction", type=float)
+    shared.add_argument("--chunk-tokens", type=int, default=512)
+    shared.add_argument("--context-tokens", type=int)
+    shared.add_argument("--precision", choices=["exact", "fast"], default="fast")
+    shared.add_argument("--backend", choices=["gpu", "cpu", "reference"])
+    shared.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    shared.add_argument("--threads", type=int)
+    shared.add_argument("--json", action="store_true", help="no running text on stderr")
+
+    parser = _Parser(prog="python -m engine")
+    commands = parser.add_subparsers(required=True, parser_class=_Parser)
+    generate = commands.add_parser("generate", parents=[shared], help="write replies")
+    generate.add_argument("--prompt", action="append", default=[], metavar="TEXT")
+    generate.add_argument("--messages", type=Path, metavar="FILE.json")
+    generate.add_argument("--max-tokens", type=int, default=256)
+    generate.add_argument("--temperature", type=float, default=0.0)
+    generate.add_argument("--top-k", type=int, default=0)
+    generate.add_argument("--top-p", type=float, default=1.0)
+    generate.add_argument("--seed", type=int)
+    generate.add_argument("--no-prefix-cache", action="store_true")
+    generate.set_defaults(command=_generate)
+
+    bench = commands.add_parser("bench", parents=[shared], help="measure speed")
+    bench.add_argument("--sessions", type=int, required=True)
+    bench.add_argument("--prompts-file", type=Path, required=True)
+    bench.add_argument("--max-tokens", type=int, required=True)
+    bench.add_argument("--ignore-eos", action="store_true")
+    bench.add_argument("--prefix-cache", action="store_true")
+    bench.set_defaults(command=_bench)
+
+    slab = commands.add_parser(
+        "compare-slab", parents=[shared], help="blocks against slabs"
+    )
+    slab.add_argument("--pool-mib", type=int)
+    slab.add_argument("--slab-tokens", type=int, default=2048)
+    slab.add_argument("--requests", type=int, default=1000)
+    slab.add_argument("--sweep", action="store_true")
+    slab.set_defaults(command=_compare_slab)
+    return parser
+
+
+# --- what the commands share ------------------------------------------------------------------
+
+
+def _config(
+    args: argparse.Namespace, prefix_cache: bool, **changes: object
+) -> EngineConfig:
+    values = {
+        "block_tokens": args.block_tokens,
+        "num_blocks": args.num_blocks,
+        "memory_fraction": args.memory_fraction,
+        "chunk_tokens": args.chunk_tokens,
+        "context_tokens": args.context_tokens,
+        "precision": args.precision,
+        "backend": args.backend,
+        "device": args.device,
+        "num_threads": args.threads,
+        "prefix_cache": prefix_cache,
+        **changes,
+    }
+    return EngineConfig(**values)
+
+
+def _model_path(args: argparse.Namespace) -> Path:
+    if args.model != "starter":
+        return Path(args.model)
+    path = starter_path(data_dir(args.data_dir))
+    if not path.is_file():
+        raise ConfigError(
+            f"the starter model is not at {path}; fetch it with `python3 packaging/bootstrap.py "
+            "setup`, or with the button in the window"
+        )
+    return path
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON ({error})") from error
+
+
+def _engine(info: ModelInfo) -> Report:
+    return {
+        "model": info.name,
+        "device": info.device,
+        "device_name": info.device_name,
+        "backend": info.backend,
+        "path": info.path,
+        "precision": info.precision,
+        "storage": info.storage,
+        "weights_bytes": info.weights_bytes,
+        "version": info.version,
+    }
+
+
+# --- generate ---------------------------------------------------------------------------------
+
+
+def _generate(args: argparse.Namespace) -> Report:
+    params = SamplingParams(
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+        max_tokens=args.max_tokens,
+    )
+    chats = [(ChatMessage("user", prompt),) for prompt in args.prompt]
+    if args.messages:
+        chats += _read_chats(args.messages)
+    if not chats:
+        raise ConfigError(
+            "nothing to answer; give --prompt TEXT or --messages FILE.json"
+        )
+    if any(not chat[-1].content.strip() for chat in chats):
+        raise ConfigError("a prompt is empty; write something in it")
+    with Headless(_config(args, not args.no_prefix_cache), _model_path(args)) as engine:
+        run = engine.run(
+            [Submit(i, params, messages=chat, owner=i) for i, chat in enumerate(chats)]
+        )
+    for outcome in run.outcomes:
+        if outcome.error:
+            print(f"request {outcome.request_id}: {outcome.error}", file=sys.stderr)
+        elif not args.json:
+            print(f"--- {outcome.request_id}\n{outcome.text}", file=sys.stderr)
+    if all(outcome.error for outcome in run.outcomes):
+        raise SystemExit(2)
+    return {
+        "requests": [_request(outcome) for outcome in run.outcomes],
+        "pool": _pool(run, engine.info),
+        "engine": _engine(engine.info),
+    }
+
+
+def _read_chats(path: Path) -> list[tuple[ChatMessage, ...]]:
+    """A list of chats, each a list of {role, content}."""
+    try:
+        chats = [
+            tuple(ChatMessage(message["role"], message["content"]) for message in chat)
+            for chat in _read_json(path)  # type: ignore[attr-defined]
+        ]
+    except (TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{path} is not a list of chats of {{role, content}}"
+        ) from error
+    for message in (message for chat in chats for message in chat):
+        if message.role not in ("system", "user", "assistant"):
+            raise ConfigError(
+                f"{path} has the role {message.role!r}; allowed: system, user, assistant"
+            )
+        if not isinstance(message.content, str):
+            raise ConfigError(f"{path} has a content that is not a text")
+    if not all(chats):
+        raise ConfigError(f"{path} has a chat without messages")
+    return chats
+
+
+def _request(outcome: Outcome) -> Report:
+    usage = outcome.usage
+    row: Report = {
+        "id": outcome.request_id,
+        "text": outcome.text,
+        "token_ids": outcome.token_ids,
+        "finish_reason": outcome.finish_reason,
+        "prompt_tokens": usage.prompt_tokens if usage else 0,
+        "cached_tokens": usage.cached_tokens if usage else 0,
+        "ttft_ms": round(usage.ttft_ms, 1) if usage else 0.0,
+        "decode_tokens_per_s": round(usage.decode_tokens_per_s, 1) if usage else 0.0,
+        "preemptions": usage.preemptions if usage else 0,
+    }
+    return {**row, "error": outcome.error} if outcome.error else row
+
+
+def _pool(run: Run, info: ModelInfo) -> Report:
+    return {
+        "num_blocks": info.num_blocks,
+        "block_tokens": info.block_tokens,
+        "block_bytes": info.block_bytes,
+        "peak_used_blocks": max(
+            (step.num_used_blocks for step in run.steps), default=0
+        ),
+        "peak_waste_ratio": round(
+            max((step.waste_ratio for step in run.steps), default=0.0), 4
+        ),
+        "mean_waste_ratio": round(run.mean_waste_ratio, 4),
+        "preemptions": sum(o.usage.preemptions for o in run.outcomes if o.usage),
+        "free_blocks_after": run.count(BlockState.FREE),
+        "cached_blocks_after": run.count(BlockState.CACHED),
+    }
+
+
+# --- bench ------------------------------------------------------------------------------------
+
+
+def _bench(args: argparse.Namespace) -> Report:
+    prompts = _read_json(args.prompts_file)
+    if not isinstance(prompts, list) or not all(
+        isinstance(text, str) for text in prompts
+    ):
+        raise ConfigError(f"{args.prompts_file} is not a JSON list of texts")
+    if not 1 <= args.sessions <= len(prompts):
+        raise ConfigError(
+            f"--sessions is {args.sessions} and {args.prompts_file} holds {len(prompts)} prompts"
+        )
+    params = SamplingParams(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
+    config = _config(args, args.prefix_cache, max_running=max(256, args.sessions))
+    with Headless(config, _model_path(args)) as engine:
+        warm = SamplingParams(max_tokens=min(8, args.max_tokens), ignore_eos=True)
+        ids = [engine.client.next_request_id() for _ in range(2 * args.sessions)]
+        texts = prompts[: args.sessions]
+        # The warm-up leaves nothing behind: it runs without the prefix cache.
+        engine.run(
+            [
+                Submit(i, warm, prompt=text, use_prefix_cache=False)
+                for i, text in zip(ids, texts, strict=False)
+            ]
+        )
+        run = engine.run(
+            [
+                Submit(i, params, prompt=text, owner=n)
+                for n, (i, text) in enumerate(
+                    zip(ids[args.sessions :], texts, strict=True)
+                )
+            ]
+        )
+    failed = next((outcome.error for outcome in run.outcomes if outcome.error), "")
+    if failed:
+        raise ConfigError(failed)
+    return _bench_report(run, engine.info)
+
+
+def _bench_report(run: Run, info: ModelInfo) -> Report:
+    usages = [outcome.usage for outcome in run.outcomes if outcome.usage]
+    decode_ms = [step.step_ms for step in run.steps if step.num_prefill_tokens == 0]
+    ttfts_ms = [usage.ttft_ms for usage in usages]
+    tokens = sum(usage.new_tokens for usage in usages)
+    return {
+        "sessions": len(usages),
+        "tokens": tokens,
+        "seconds": round(run.seconds, 4),
+        "aggregate_tokens_per_s": round(tokens / run.seconds, 2),
+        "decode_ms_per_step": round(statistics.median(decode_ms), 3)
+        if decode_ms
+        else None,
+        "ttft_ms_p50": round(statistics.median(ttfts_ms), 2),
+        "prompt_tokens_per_s": round(
+            sum(usage.prompt_tokens for usage in usages) / (max(ttfts_ms) / 1000), 1
+        ),
+        "mean_waste_ratio": round(run.mean_waste_ratio, 4),
+        "peak_rss_bytes": peak_rss_bytes(),
+        "engine": _engine(info),
+    }
+
+
+# --- compare-slab -----------------------------------------------------------------------------
+
+
+def _compare_slab(args: argparse.Namespace) -> Report:
+    from engine.compare_slab import compare_slab  # brings torch
+
+    if not 64 <= args.slab_tokens <= 2**20:
+        raise ConfigError(f"--slab-tokens is {args.slab_tokens}, allowed 64 to 1048576")
+    if not 20 <= args.requests <= 100_000:
+        raise ConfigError(f"--requests is {args.requests}, allowed 20 to 100000")
+
+    def say(note: str) -> None:
+        if not args.json:
+            print(note, file=sys.stderr)
+
+    report, info = compare_slab(
+        _model_path(args),
+        _config(args, prefix_cache=False),
+        args.pool_mib,
+        args.slab_tokens,
+        args.requests,
+        args.sweep,
+        say,
+    )
+    return {**report, "engine": _engine(info)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

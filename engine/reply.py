@@ -1,0 +1,83 @@
+"""Reply: one request on its way through the engine: its sequence, its text so far, its times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from engine.messages import FinishReason, RequestState, StateChanged, Usage
+from engine.sequence import Phase, Sequence
+from engine.token_stream import TokenStream
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """What the engine keeps per request besides its sequence. Times are monotonic seconds."""
+
+    sequence: Sequence
+    stream: TokenStream
+    submitted_s: float
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+    last_state: StateChanged | None = field(default=None)
+
+    @property
+    def request_id(self) -> int:
+        return self.sequence.request_id
+
+    def take(
+        self, token_id: int, now_s: float, eos_ids: Collection[int]
+    ) -> tuple[str, FinishReason | None]:
+        """Add a sampled token. Returns the text that became certain, and why the reply ends, if it
+        does: an end token or a stop string ("stop"), or no room for another token ("length")."""
+        sequence, params = self.sequence, self.sequence.params
+        sequence.token_ids.append(token_id)
+        self.first_token_s = self.first_token_s or now_s
+        self.last_token_s = now_s
+        if token_id in eos_ids and not params.ignore_eos:
+            return self.stream.finish(), "stop"
+        text = self.stream.push(token_id)
+        if self.stream.stopped:
+            return text, "stop"
+        most = params.max_tokens
+        if sequence.num_tokens >= sequence.limit_tokens or (
+            most and sequence.num_new >= most
+        ):
+            return text + self.stream.finish(), "length"
+        return text, None
+
+    def state(self, place: int) -> StateChanged:
+        """What the request is doing, for people. `place` in line counts from 1, 0 = not in line."""
+        sequence = self.sequence
+        if sequence.phase is Phase.PAUSED:
+            reason = "The pool is full; chats that came first finish first."
+            return StateChanged(
+                self.request_id, RequestState.PAUSED, place=place, reason=reason
+            )
+        if sequence.phase is Phase.WAITING:
+            return StateChanged(self.request_id, RequestState.WAITING, place=place)
+        if sequence.num_pending > 1 or sequence.num_new == 0:
+            return StateChanged(
+                self.request_id,
+                RequestState.READING,
+                done_tokens=sequence.num_computed,
+                total_tokens=sequence.num_tokens,
+            )
+        return StateChanged(self.request_id, RequestState.RUNNING)
+
+    def usage(self, block_bytes: int) -> Usage:
+        sequence = self.sequence
+        seconds = self.last_token_s - self.first_token_s
+        num_blocks = len(sequence.block_table) or sequence.peak_blocks
+        return Usage(
+            prompt_tokens=sequence.num_prompt,
+            cached_tokens=sequence.num_cached,
+            new_tokens=sequence.num_new,
+            ttft_ms=max(0.0, self.first_token_s - self.submitted_s) * 1000,
+            decode_tokens_per_s=(sequence.num_new - 1) / seconds
+            if seconds > 0
+            else 0.0,
+            preemptions=sequence.num_preemptions,
+            num_blocks=num_blocks,
+            kv_bytes=num_blocks * block_bytes,
+        )

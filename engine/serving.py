@@ -1,0 +1,135 @@
+"""Serving: all that belongs to one loaded model: weights, text, pool, tensors, scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.blocks import BlockPool, root_digest
+from engine.config import EngineConfig
+from engine.device import choose_device, device_name, num_threads
+from engine.errors import BadFileError, PromptTooLongError
+from engine.kv_cache import KVCache, choose_num_blocks
+from engine.messages import ModelInfo, SamplingParams
+from engine.scheduler import Scheduler
+from engine.text import Text
+
+if TYPE_CHECKING:
+    from engine.model.loader import LoadedModel
+
+VERSION = "2026.12.0"
+
+
+@dataclass(slots=True, eq=False)
+class Serving:
+    info: ModelInfo
+    model: LoadedModel
+    text: Text
+    cache: KVCache
+    pool: BlockPool
+    scheduler: Scheduler
+    device: torch.device
+    limit_tokens: (
+        int  # prompt + reply of one request: context or whole pool, the smaller
+    )
+
+    def check_length(self, num_prompt: int, params: SamplingParams) -> int:
+        """Most tokens this request may reach.
+
+        Raises:
+            PromptTooLongError: not even one new token would fit; both numbers are in the sentence.
+        """
+        if num_prompt >= self.limit_tokens:
+            if self.limit_tokens < self.info.context_tokens:
+                what = f"the whole pool holds {self.limit_tokens:,}"
+            else:
+                what = f"this model's context holds {self.limit_tokens:,}"
+            raise PromptTooLongError(
+                f"The prompt is {num_prompt:,} tokens long and {what}, the reply included; "
+                "shorten it, or start a new chat"
+            )
+        most = num_prompt + (params.max_tokens or self.limit_tokens)
+        return min(self.limit_tokens, most)
+
+
+def open_model(
+    path: Path, config: EngineConfig, progress: Callable[[float, str], None]
+) -> Serving:
+    """Load a model and carve its pool from the memory that is free afterwards.
+
+    Args:
+        progress: called with a fraction (0 to 1) and a note; may raise to give up loading.
+
+    Raises:
+        ModelError: the file or folder cannot be used. ConfigError: no room for the pool.
+    """
+    # Imported here: the loader brings gguf and safetensors, 0.2 s that an engine without a model
+    # need not pay.
+    from engine.model.loader import load_model
+
+    if not path.exists():
+        raise BadFileError(
+            f"{path} does not exist; choose a .gguf file or a model folder"
+        )
+    device = choose_device(config)
+    model = load_model(path, config, device, lambda f, note: progress(0.9 * f, note))
+    progress(0.92, "Reading the tokeniser")
+    source = model.tokenizer_source
+    text = (
+        Text.from_folder(source) if isinstance(source, Path) else Text.from_gguf(source)
+    )
+    progress(0.97, "Carving the pool")
+    kv = model.kv
+    block_bytes = kv.bytes_per_token * config.block_tokens
+    num_blocks = choose_num_blocks(config, block_bytes, device)
+    pool = BlockPool(num_blocks, config.block_tokens, block_bytes)
+    cache = KVCache(
+        kv.num_layers, num_blocks, config.block_tokens, kv.num_kv_heads, kv.head_dim,
+        kv.kv_dtype, device,
+    )  # fmt: skip
+    root = root_digest(_cache_key(path, config, kv.kv_dtype))
+    scheduler = Scheduler(pool, config.chunk_tokens, config.max_running, root)
+    context = min(model.context_tokens, config.context_tokens or model.context_tokens)
+    info = _info(path, config, device, model, pool, context, text.template is not None)
+    limit = min(context, num_blocks * config.block_tokens)
+    return Serving(info, model, text, cache, pool, scheduler, device, limit)
+
+
+def _cache_key(path: Path, config: EngineConfig, kv_dtype: torch.dtype) -> str:
+    """Everything besides the tokens that changes K and V."""
+    stat = path.stat()
+    return f"{path}|{stat.st_size}|{stat.st_mtime_ns}|{config.precision}|{kv_dtype}"
+
+
+def _info(
+    path: Path,
+    config: EngineConfig,
+    device: torch.device,
+    model: LoadedModel,
+    pool: BlockPool,
+    context_tokens: int,
+    has_template: bool,
+) -> ModelInfo:
+    return ModelInfo(
+        name=model.name,
+        file=str(path),
+        architecture=model.architecture,
+        context_tokens=context_tokens,
+        num_parameters=model.num_parameters,
+        device=str(device),
+        device_name=device_name(device, num_threads(config)),
+        backend=model.ops.backend,
+        path=model.path,
+        precision=config.precision,
+        storage=model.storage,
+        weights_bytes=model.weights_bytes,
+        num_blocks=pool.num_blocks,
+        block_tokens=pool.block_tokens,
+        block_bytes=pool.block_bytes,
+        has_chat_template=has_template,
+        version=VERSION,
+    )

@@ -1,0 +1,171 @@
+"""Scheduler: order, budget, pausing, progress; random traffic with check() after each step."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine.blocks import BlockPool, root_digest
+from engine.messages import SamplingParams
+from engine.scheduler import Scheduler, StepPlan
+from engine.sequence import Phase, Sequence
+
+
+def make(
+    num_blocks: int = 16, block_tokens: int = 4, chunk: int = 8, most: int = 64
+) -> Scheduler:
+    return Scheduler(BlockPool(num_blocks, block_tokens), chunk, most, root_digest("t"))
+
+
+def request(
+    number: int, num_prompt: int, limit: int = 64, cache: bool = False
+) -> Sequence:
+    tokens = [number * 1000 + i for i in range(num_prompt)]
+    return Sequence(
+        number, tokens, num_prompt, limit, SamplingParams(), number, 0, cache
+    )
+
+
+def step(scheduler: Scheduler) -> StepPlan:
+    """One step with a model that always answers 1."""
+    plan = scheduler.plan()
+    scheduler.commit(plan)
+    for item in plan.items:
+        if item.sequence.num_pending == 0:
+            item.sequence.token_ids.append(1)
+    scheduler.check()
+    return plan
+
+
+def shape(plan: StepPlan) -> list[tuple[int, int]]:
+    return [(item.sequence.request_id, item.num_tokens) for item in plan.items]
+
+
+def test_decode_comes_first_and_prompts_share_the_rest_by_arrival() -> None:
+    scheduler = make(chunk=8)
+    for number, length in ((1, 3), (2, 20), (3, 5)):
+        scheduler.add(request(number, length))
+    assert shape(step(scheduler)) == [(1, 3), (2, 5)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 7)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 7)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 1), (3, 5)]
+
+
+def test_blocks_are_taken_only_when_a_token_needs_one() -> None:
+    scheduler = make(block_tokens=4)
+    sequence = request(1, 4)
+    scheduler.add(sequence)
+    step(scheduler)
+    assert len(sequence.block_table) == 1
+    step(scheduler)
+    assert len(sequence.block_table) == 2
+    for _ in range(3):
+        step(scheduler)
+    assert len(sequence.block_table) == 2
+
+
+def test_the_last_arrival_is_paused_and_comes_back() -> None:
+    scheduler = make(num_blocks=4, block_tokens=2, chunk=16)
+    first, second = request(1, 3, limit=8), request(2, 1, limit=8)
+    scheduler.add(first)
+    scheduler.add(second)
+    paused: list[int] = []
+    for _ in range(8):
+        paused += [s.request_id for s in step(scheduler).paused]
+        if first.num_tokens >= 8 and first.phase is Phase.RUNNING:
+            scheduler.end(first)
+    assert paused == [2]
+    assert second.phase is Phase.RUNNING
+    assert second.num_preemptions == 1
+    assert first.num_preemptions == 0
+
+
+def test_ended_sequences_give_back_every_block_in_every_phase() -> None:
+    scheduler = make(num_blocks=8, block_tokens=2, chunk=4)
+    running, reading, waiting = request(1, 2), request(2, 9), request(3, 9)
+    for sequence in (running, reading, waiting):
+        scheduler.add(sequence)
+    step(scheduler)
+    assert [s.phase for s in (running, reading, waiting)] == [
+        Phase.RUNNING,
+        Phase.RUNNING,
+        Phase.WAITING,
+    ]
+    for sequence in (waiting, running, reading):
+        scheduler.end(sequence)
+        scheduler.check()
+    assert scheduler.is_idle
+    assert scheduler.pool.num_free == 8
+
+
+def test_a_prompt_that_is_wholly_cached_still_computes_one_token_in_its_own_block() -> (
+    None
+):
+    for length in (4, 8, 9, 12):
+        scheduler = make(block_tokens=4, chunk=64)
+        first = request(1, length, cache=True)
+        scheduler.add(first)
+        step(scheduler)
+        scheduler.end(first)
+        again = request(1, length, cache=True)
+        scheduler.add(again)
+        plan = scheduler.plan()
+        item = plan.items[0]
+        assert again.num_cached == (length - 1) // 4 * 4
+        assert item.num_tokens == length - again.num_cached >= 1
+        assert all(scheduler.pool.num_owners(b) == 1 for b in again.block_table)
+        scheduler.commit(plan)
+        scheduler.check()
+
+
+def test_running_sequences_share_a_common_prefix() -> None:
+    scheduler = make(block_tokens=4, chunk=64)
+    for number in (1, 2):
+        sequence = Sequence(number, list(range(10)), 10, 64, SamplingParams(), number)
+        scheduler.add(sequence)
+        step(scheduler)
+    assert scheduler.pool.num_shared == 2
+    written, held = scheduler.slots()
+    assert held == scheduler.pool.num_used * 4
+    # two shared full blocks, 3 tokens of the first (one was sampled and read), 2 of the second
+    assert written == 8 + 3 + 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_traffic_always_ends_and_keeps_every_invariant(seed: int) -> None:
+    rng = random.Random(seed)
+    block_tokens = rng.choice([1, 2, 4, 16])
+    scheduler = make(
+        rng.choice([4, 7, 32]), block_tokens, rng.choice([1, 5, 64]), rng.choice([2, 9])
+    )
+    room = scheduler.pool.num_blocks * block_tokens
+    live: list[Sequence] = []
+    ended = 0
+    for number in range(2500):
+        if number < 2000 and rng.random() < 0.3:
+            limit = rng.randint(1, room)
+            sequence = request(
+                rng.randrange(4), rng.randint(1, limit), limit, rng.random() < 0.7
+            )
+            scheduler.add(sequence)
+            live.append(sequence)
+        if live and rng.random() < 0.05:
+            scheduler.end(live.pop(rng.randrange(len(live))))
+        step(scheduler)
+        for sequence in [s for s in live if s.num_tokens > s.limit_tokens]:
+            scheduler.end(sequence)
+            live.remove(sequence)
+            ended += 1
+    rounds = 0
+    while live:
+        plan = step(scheduler)
+        assert plan.items, "work is waiting, but nothing goes on"
+        for sequence in [s for s in live if s.num_tokens > s.limit_tokens]:
+            scheduler.end(sequence)
+            live.remove(sequence)
+        rounds += 1
+        assert rounds < 400_000
+    assert ended > 0
+    assert scheduler.is_idle
+    assert scheduler.pool.num_available == scheduler.pool.num_blocks

@@ -95,6 +95,7 @@ class Engine:
         self._replies: dict[int, Reply] = {}
         self._rendering: dict[int, tuple[Submit, float]] = {}
         self._worker = TemplateWorker()
+        self._worker_started = False
         self._events: list[Event] = []
         self._stats: StepStats | None = None
         self._sent_version = -1
@@ -156,7 +157,9 @@ class Engine:
             sentence = f"{path.name} cannot be loaded ({type(error).__name__}: {error})"
         else:
             self._serving = serving
-            self._worker.start()
+            if not self._worker_started:
+                self._worker.start()
+                self._worker_started = True
             self._events.append(ModelLoaded(serving.info))
             return
         self._events.append(ModelFailed(str(path), sentence))
@@ -197,9 +200,9 @@ class Engine:
             submit.request_id,
             text.template,
             submit.messages,
-            text.template_variables,
-            text.special_strings,
+            text.variables,
             done,
+            special=tuple(text.special_tokens),
         )
 
     def _enqueue(self, ready: Tokenised) -> None:

@@ -161,11 +161,14 @@ class _Parser:
         infos = [self._tensor() for _ in range(num_tensors)]
         alignment = self._alignment(metadata)
         data_offset = self._at + -self._at % alignment
-        tensors = {}
+        tensors: dict[str, TensorInfo] = {}
         for info in infos:
             if info.name in tensors:
-                self._bad(f"it lists the tensor {info.name} twice")
+                self._bad(f"it lists the tensor {info.name[:80]} twice")
             tensors[info.name] = self._placed(info, data_offset, alignment)
+        wanted = max((info.offset + info.num_bytes for info in tensors.values()), default=0)
+        if wanted > self._size:
+            self._cut(wanted, "")
         return GgufHeader(metadata, tensors, data_offset, version)
 
     # --- parts ------------------------------------------------------------------------------
@@ -284,8 +287,6 @@ class _Parser:
             self._bad(
                 f"the tensor {info.name[:80]} lies at {info.offset:,}, outside any file"
             )
-        if start + info.num_bytes > self._size:
-            self._cut(start + info.num_bytes)
         return TensorInfo(info.name, info.shape, info.ggml_type, start, info.num_bytes)
 
     # --- guarded reads ------------------------------------------------------------------------
@@ -315,8 +316,8 @@ class _Parser:
     def _bad(self, reason: str) -> Any:
         raise BadFileError(f"{self._name} is damaged: {reason}; fetch it again")
 
-    def _cut(self, wanted: int) -> None:
+    def _cut(self, wanted: int, more: str = " or more") -> None:
         raise BadFileError(
-            f"{self._name} ends too early: it should hold {wanted:,} bytes or more and holds "
+            f"{self._name} ends too early: it should hold {wanted:,} bytes{more} and holds "
             f"{self._size:,}; fetch it again"
         )

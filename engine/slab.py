@@ -34,7 +34,7 @@ class Job:
 def workload(num_requests: int, slab_tokens: int) -> list[Job]:
     """`num_requests` jobs, always the same ones; each fits into a slab."""
     rng = random.Random(SEED)
-    jobs = []
+    jobs: list[Job] = []
     while len(jobs) < num_requests:
         prompt, new = (
             max(1, round(rng.lognormvariate(math.log(mean) - SIGMA**2 / 2, SIGMA)))

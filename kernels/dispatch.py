@@ -50,4 +50,30 @@ def choose(device: torch.device, dtype: torch.dtype, backend: str | None = None)
     """
     if backend == "gpu":
         raise BackendError("the gpu backend is not part of this version; use --backend reference")
+    if backend == "reference" or (backend is None and device.type != "cpu"):
+        return REFERENCE
+    if device.type != "cpu":
+        raise BackendError(f"the cpu backend cannot run on {device}; use --backend reference")
+    reason = _cpu_hindrance(dtype)
+    if not reason:
+        return _cpu_ops()
+    if backend == "cpu":
+        raise BackendError(f"the cpu backend cannot run ({reason}); use --backend reference")
     return REFERENCE
+
+
+def _cpu_hindrance(dtype: torch.dtype) -> str:
+    """Why the compiled CPU kernels cannot run; empty when they can."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return f"it holds no {str(dtype).removeprefix('torch.')}"
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:
+        return f"numba is missing: {error}"
+    return ""
+
+
+def _cpu_ops() -> Ops:
+    from kernels.cpu.ops import OPS
+
+    return Ops(backend="cpu", **OPS)

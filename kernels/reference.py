@@ -1,12 +1,17 @@
 """Plain PyTorch twin of every op: the oracle, and the fallback on any device.
 
 Pools are [num_blocks, block_tokens, num_kv_heads, head_dim]; K and V are read only through block
-tables. D is head_dim, Hq and Hkv the numbers of query and KV heads, G = Hq // Hkv.
+tables. D is head_dim, Hq and Hkv the numbers of query and KV heads, G = Hq // Hkv. All arithmetic
+is fp32, whatever the tensors hold.
 """
 
 from __future__ import annotations
 
 import torch
+
+# Gathered tokens and scores of one tile, at most: bounds the scratch memory to tens of MB.
+MAX_TILE_TOKENS = 32_768
+MAX_TILE_SCORES = 8 << 20
 
 
 def store_kv(
@@ -17,7 +22,13 @@ def store_kv(
     slots: torch.Tensor,  # [T] int64, block * block_tokens + offset; negative = padding
 ) -> None:
     """Write row i of k and v to slots[i], in the pool's dtype."""
-    raise NotImplementedError
+    if k.shape != v.shape or slots.shape != k.shape[:1]:
+        raise ValueError(f"k {tuple(k.shape)}, v {tuple(v.shape)}, slots {tuple(slots.shape)}")
+    used = slots >= 0
+    if not bool(used.all()):
+        k, v, slots = k[used], v[used], slots[used]
+    k_pool.view(-1, *k_pool.shape[2:])[slots] = k.to(k_pool.dtype)
+    v_pool.view(-1, *v_pool.shape[2:])[slots] = v.to(v_pool.dtype)
 
 
 def paged_decode(
@@ -30,7 +41,26 @@ def paged_decode(
     window: int = 0,  # 0 = full; else the newest `window` tokens, the query's own counted in
     softcap: float = 0.0,  # 0 = off
 ) -> torch.Tensor:  # [S, Hq, D] in q's dtype
-    raise NotImplementedError
+    out = torch.empty_like(q)
+    block_tokens = k_pool.shape[1]
+    start = 0
+    while start < q.shape[0]:
+        # As many sequences together as keep the padded gather below the tile's limit.
+        longest = int(context_lens[start:].max())
+        num_blocks = -(-longest // block_tokens)
+        stop = start + max(1, MAX_TILE_TOKENS // (num_blocks * block_tokens))
+        tables = block_tables[start:stop, :num_blocks]
+        keys = _gather(k_pool, tables)  # [s, N, Hkv, D]
+        values = _gather(v_pool, tables)
+        lens = context_lens[start:stop, None]  # [s, 1]
+        places = torch.arange(keys.shape[1], device=q.device)[None]  # [1, N]
+        seen = places < lens
+        if window:
+            seen &= places >= lens - window
+        tile = _attend(q[start:stop, None], keys, values, seen[:, None], scale, softcap)
+        out[start:stop] = tile[:, 0]
+        start = stop
+    return out
 
 
 def paged_prefill(
@@ -45,7 +75,50 @@ def paged_prefill(
     softcap: float = 0.0,
 ) -> torch.Tensor:  # [T, Hq, D]
     """Causal over cached context plus chunk; K and V of the chunk are already in the pool."""
-    raise NotImplementedError
+    out = torch.empty_like(q)
+    block_tokens = k_pool.shape[1]
+    starts = cu_seqlens_q.tolist()
+    for s, context in enumerate(context_lens.tolist()):
+        first_place = context - (starts[s + 1] - starts[s])  # of the chunk in its sequence
+        tile_rows = max(1, MAX_TILE_SCORES // (q.shape[1] * max(1, context)))
+        for row in range(starts[s], starts[s + 1], tile_rows):
+            rows = slice(row, min(row + tile_rows, starts[s + 1]))
+            places = torch.arange(rows.start, rows.stop, device=q.device) - starts[s] + first_place
+            newest = first_place + rows.stop - starts[s]  # keys beyond are in nobody's past
+            oldest = max(0, first_place + row - starts[s] - window + 1) if window else 0
+            first_block = oldest // block_tokens
+            table = block_tables[s : s + 1, first_block : -(-newest // block_tokens)]
+            keys, values = _gather(k_pool, table), _gather(v_pool, table)
+            key_places = torch.arange(keys.shape[1], device=q.device) + first_block * block_tokens
+            seen = key_places[None] <= places[:, None]  # [rows, N]
+            if window:
+                seen &= key_places[None] > places[:, None] - window
+            out[rows] = _attend(q[None, rows], keys, values, seen[None], scale, softcap)[0]
+    return out
+
+
+def _gather(pool: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """[s, n] block numbers -> [s, n * block_tokens, Hkv, D] in fp32."""
+    return pool[tables.long()].flatten(1, 2).float()
+
+
+def _attend(
+    q: torch.Tensor,  # [s, n, Hq, D]
+    keys: torch.Tensor,  # [s, N, Hkv, D] fp32
+    values: torch.Tensor,
+    seen: torch.Tensor,  # [s, n, N] bool
+    scale: float,
+    softcap: float,
+) -> torch.Tensor:  # [s, n, Hq, D] in q's dtype
+    # Slots that no token of this sequence wrote may hold anything, NaN as well: 0 * NaN is NaN.
+    values = values.masked_fill(~seen.any(1)[:, :, None, None], 0.0)
+    grouped = q.float().unflatten(2, (keys.shape[2], -1))  # [s, n, Hkv, G, D]
+    scores = torch.einsum("snhgd,sthd->shgnt", grouped, keys) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen[:, None, None], float("-inf"))
+    out = torch.einsum("shgnt,sthd->snhgd", scores.softmax(-1), values)
+    return out.flatten(2, 3).to(q.dtype)
 
 
 def copy_blocks(
@@ -53,18 +126,25 @@ def copy_blocks(
     v_pool: torch.Tensor,
     pairs: torch.Tensor,  # [N, 2] int64 (from, to)
 ) -> None:
-    raise NotImplementedError
+    """Copy whole blocks; all are read before any is written."""
+    sources, targets = pairs.unbind(1)
+    k_pool[targets] = k_pool[sources]
+    v_pool[targets] = v_pool[sources]
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    raise NotImplementedError
+    """Over the last axis; the result has x's dtype."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * weight.float()).to(x.dtype)
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(x + residual), x + residual)"""
-    raise NotImplementedError
+    """(norm(x + residual), x + residual): the norm in x's dtype, the sum in residual's."""
+    total = x.float() + residual.float()
+    return rms_norm(total, weight, eps).to(x.dtype), total.to(residual.dtype)
 
 
 def rotary(
@@ -73,9 +153,17 @@ def rotary(
     cos: torch.Tensor,  # [T, rotary_dim] (halves repeated, as transformers does)
     sin: torch.Tensor,
 ) -> None:
-    raise NotImplementedError
+    """Turn the first rotary_dim values of every head; the second half is paired with the first."""
+    dim = cos.shape[-1]
+    cos, sin = cos[:, None].float(), sin[:, None].float()
+    for heads in (q, k):
+        part = heads[..., :dim].float()
+        first, second = part.chunk(2, -1)
+        turned = part * cos + torch.cat((-second, first), -1) * sin
+        heads[..., :dim] = turned.to(heads.dtype)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """[T, 2 * I] -> [T, I]: silu(first half) * second half"""
-    raise NotImplementedError
+    gate, up = gate_up.float().chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)

@@ -12,6 +12,7 @@ class Intents(QObject):
         new_chat: open an empty chat in a new tab.
         open_chat(session_id): show this chat, in its tab or a new one.
         close_tab(session_id): close the tab; the chat stays in the list, its answer goes on.
+        move_tab(session_id, index): the tab was dragged to this place.
         reopen_tab: the tab closed last comes back.
         send(session_id, text): a user message.
         send_all(texts): one new chat per text, sent together.
@@ -36,6 +37,7 @@ class Intents(QObject):
     new_chat = Signal()
     open_chat = Signal(str)
     close_tab = Signal(str)
+    move_tab = Signal(str, int)
     reopen_tab = Signal()
     send = Signal(str, str)
     send_all = Signal(list)

@@ -34,7 +34,7 @@ class Session(QObject):
     changed = Signal()
     turn_added = Signal(int)
     turn_changed = Signal(int)
-    text_appended = Signal(int, str)
+    text_appended = Signal(int, object)  # a str; as Signal(str), Qt eats U+FEFF and U+FFFE
 
     def __init__(self, record: SessionRecord, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -117,6 +117,7 @@ class Sessions(QObject):
     Signals:
         inserted(index), removed(index): the list; removed comes after the fact.
         tab_opened(session_id), tab_closed(session_id)
+        tab_moved(session_id, index): a tab stands at another place now.
         current_changed(session_id): the chat in front; "" when no tab is open.
     """
 
@@ -124,6 +125,7 @@ class Sessions(QObject):
     removed = Signal(int)
     tab_opened = Signal(str)
     tab_closed = Signal(str)
+    tab_moved = Signal(str, int)
     current_changed = Signal(str)
 
     def __init__(self, parent: QObject | None = None) -> None:
@@ -165,6 +167,13 @@ class Sessions(QObject):
         self.tab_closed.emit(session_id)
         if session_id == self.current_id:
             self.set_current(self.tabs[min(index, len(self.tabs) - 1)] if self.tabs else "")
+
+    def move_tab(self, session_id: str, index: int) -> None:
+        """Put an open tab at another place."""
+        if session_id in self.tabs and self.tabs.index(session_id) != index:
+            self.tabs.remove(session_id)
+            self.tabs.insert(index, session_id)
+            self.tab_moved.emit(session_id, index)
 
     def set_current(self, session_id: str) -> None:
         if session_id != self.current_id:

@@ -1,0 +1,126 @@
+"""TesseraStyle: Fusion with our metrics and focus ring; the style sheet comes on top of it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, QRectF, Qt, Slot
+from PySide6.QtGui import QGuiApplication, QPainter, QPen
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QApplication,
+    QFocusFrame,
+    QProxyStyle,
+    QSlider,
+    QStyle,
+    QStyleHintReturn,
+    QStyleOption,
+    QWidget,
+)
+
+from app.render.resources import tokens
+from app.render.theme import theme
+
+
+class TesseraStyle(QProxyStyle):
+    """What a style sheet cannot say: a focus ring with a gap, and sizes from the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__("Fusion")
+        sizes, pixel = tokens()["size"], QStyle.PixelMetric
+        around = int(sizes["focus_ring"] + sizes["focus_gap"])
+        self._metrics = {
+            pixel.PM_FocusFrameHMargin: around,
+            pixel.PM_FocusFrameVMargin: around,
+            pixel.PM_SmallIconSize: int(sizes["icon"]),
+            pixel.PM_ButtonIconSize: int(sizes["icon"]),
+            pixel.PM_DockWidgetSeparatorExtent: int(sizes["hairline"]),
+            pixel.PM_SplitterWidth: int(sizes["hairline"]),
+        }
+
+    def pixelMetric(
+        self,
+        metric: QStyle.PixelMetric,
+        option: QStyleOption | None = None,
+        widget: QWidget | None = None,
+    ) -> int:
+        own = self._metrics.get(metric)
+        return super().pixelMetric(metric, option, widget) if own is None else own
+
+    def styleHint(
+        self,
+        hint: QStyle.StyleHint,
+        option: QStyleOption | None = None,
+        widget: QWidget | None = None,
+        returned: QStyleHintReturn | None = None,
+    ) -> int:
+        if hint == QStyle.StyleHint.SH_EtchDisabledText:
+            return 0
+        if hint == QStyle.StyleHint.SH_FocusFrame_AboveWidget:
+            return 1  # below it the background of the parent would cover the ring
+        return super().styleHint(hint, option, widget, returned)
+
+    def drawControl(
+        self,
+        element: QStyle.ControlElement,
+        option: QStyleOption,
+        painter: QPainter,
+        widget: QWidget | None = None,
+    ) -> None:
+        if element == QStyle.ControlElement.CE_FocusFrame:
+            self._draw_ring(option, painter)
+        else:
+            super().drawControl(element, option, painter, widget)
+
+    def drawPrimitive(
+        self,
+        element: QStyle.PrimitiveElement,
+        option: QStyleOption,
+        painter: QPainter,
+        widget: QWidget | None = None,
+    ) -> None:
+        # Lists draw their ring inside the row, buttons have the frame: no dotted rectangles.
+        if element != QStyle.PrimitiveElement.PE_FrameFocusRect:
+            super().drawPrimitive(element, option, painter, widget)
+
+    def _draw_ring(self, option: QStyleOption, painter: QPainter) -> None:
+        now = theme()
+        ring, gap = now.size("focus_ring"), now.size("focus_gap")
+        rect = QRectF(option.rect).adjusted(ring / 2, ring / 2, -ring / 2, -ring / 2)
+        radius = now.size("radius.control") + gap + ring / 2
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(now.color("accent.focus"), ring))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRoundedRect(rect, radius, radius)
+        painter.restore()
+
+
+class FocusRing(QObject):
+    """Moves one QFocusFrame to the button that the keyboard reached."""
+
+    def __init__(self, app: QApplication) -> None:
+        super().__init__(app)
+        self._frame: QFocusFrame | None = None
+        app.focusChanged.connect(self._on_focus)
+
+    @property
+    def target(self) -> QWidget | None:
+        """The widget that carries the ring."""
+        return self._frame.widget() if self._frame is not None else None
+
+    @Slot(QWidget, QWidget)
+    def _on_focus(self, old: QWidget | None, new: QWidget | None) -> None:
+        # A pressed button of the mouse: focus came by a click, and who clicks sees the pointer.
+        by_mouse = QGuiApplication.mouseButtons() != Qt.MouseButton.NoButton
+        wants_ring = isinstance(new, (QAbstractButton, QSlider)) and not by_mouse
+        if self._frame is not None:
+            self._frame.deleteLater()  # it lives inside the window of its widget
+            self._frame = None
+        if wants_ring and new is not None:
+            self._frame = QFocusFrame(new)
+            self._frame.setWidget(new)
+
+
+def install_style(app: QApplication) -> FocusRing:
+    """Put the style under the application's style sheet, and the ring on its buttons."""
+    app.setStyle(TesseraStyle())
+    return FocusRing(app)

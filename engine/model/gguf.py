@@ -1,0 +1,178 @@
+"""GgufWeights: tensors of a checked GGUF file, unpacked to floats, under Hugging Face names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.errors import BadFileError, UnsupportedModelError
+from engine.gguf_header import GgufHeader, TensorInfo, read_header
+from engine.model.config import DecoderConfig, from_gguf
+from engine.model.layout import EMBEDDING, FINAL_NORM, HEAD, Shapes, layer_name
+
+ROPE_FACTORS = "rope_freqs.weight"
+
+_TOP_NAMES = {"token_embd.weight": EMBEDDING, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
+_PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
+_BY_LIBRARY = ("Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "IQ4_NL")
+
+
+def hf_name(gguf_name: str) -> str:
+    """Hugging Face's name of a tensor; a name we do not know stays, and fails the check later."""
+    if gguf_name in _TOP_NAMES:
+        return _TOP_NAMES[gguf_name]
+    match = _LAYER_TENSOR.fullmatch(gguf_name)
+    if match and match[2] in _PARTS:
+        return layer_name(int(match[1]), f"{_PARTS[match[2]]}.{match[3]}")
+    return gguf_name
+
+
+@dataclass(frozen=True, slots=True)
+class GgufWeights:
+    """A WeightSource. `factors` are the divisors of the rotary frequencies, if the file has any."""
+
+    path: Path
+    header: GgufHeader
+    config: DecoderConfig
+    shapes: Shapes
+    infos: dict[str, TensorInfo]
+    factors: torch.Tensor | None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def load(self, name: str) -> torch.Tensor:
+        """The tensor in fp32, Q and K rows in Hugging Face's order.
+
+        Raises:
+            BadFileError: the file became shorter since it was checked.
+        """
+        values = unpack(_read(self.path, self.infos[name]), self.infos[name])
+        if self.config.permuted_qk and ".q_proj." in name:
+            return _unpermuted(values, self.config.num_heads)
+        if self.config.permuted_qk and ".k_proj." in name:
+            return _unpermuted(values, self.config.num_kv_heads)
+        return values
+
+
+def open_gguf(path: Path) -> GgufWeights:
+    """Check a GGUF file; no weight is read yet.
+
+    Raises:
+        BadFileError, UnsupportedModelError: as the sentence says.
+    """
+    header = read_header(path)
+    if not header.tensors:
+        raise BadFileError(f"{path.name} holds no weights, only a vocabulary: choose a whole model")
+    shapes = {name: info.shape for name, info in header.tensors.items()}
+    config = from_gguf(header.metadata, shapes, path.name)
+    for info in header.tensors.values():
+        if info.ggml_type not in _UNPACKERS and info.ggml_type not in _BY_LIBRARY:
+            raise UnsupportedModelError(
+                f"{path.name} stores {info.name} as {info.ggml_type}, which this version cannot "
+                "unpack: choose another quantisation, such as Q4_K_M or Q8_0"
+            )
+    factors = None
+    if ROPE_FACTORS in header.tensors:
+        info = header.tensors[ROPE_FACTORS]
+        factors = unpack(_read(path, info), info).flatten()
+        if len(factors) != config.rotary_dim // 2 or not bool((factors > 0).all()):
+            raise BadFileError(f"{path.name} holds a damaged {ROPE_FACTORS}: fetch it again")
+    infos = {hf_name(name): i for name, i in header.tensors.items() if name != ROPE_FACTORS}
+    return GgufWeights(
+        path, header, config, {name: i.shape for name, i in infos.items()}, infos, factors
+    )
+
+
+def _read(path: Path, info: TensorInfo) -> np.ndarray:
+    """The tensor's bytes. Read, not mapped: a file that shrinks meanwhile must not kill us."""
+    data = np.empty(info.num_bytes, np.uint8)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(info.offset)
+            view = memoryview(data)
+            while view:
+                count = file.readinto(view)
+                if not count:
+                    raise BadFileError(f"{path.name} became shorter while it was read: try again")
+                view = view[count:]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadFileError(f"{path.name} cannot be read ({reason}): check the disk") from error
+    return data
+
+
+# --- unpacking ----------------------------------------------------------------------------------
+
+
+def unpack(data: np.ndarray, info: TensorInfo) -> torch.Tensor:
+    """[num_bytes] uint8 -> fp32 in the tensor's shape, equal to the gguf package bit for bit."""
+    if info.ggml_type in _UNPACKERS:
+        return _UNPACKERS[info.ggml_type](torch.from_numpy(data)).reshape(info.shape)
+    # Imported here: rare types only, and the import takes a tenth of a second.
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    rows = data.reshape(info.shape[0] if len(info.shape) > 1 else 1, -1)
+    values = dequantize(rows, GGMLQuantizationType[info.ggml_type])
+    return torch.from_numpy(np.ascontiguousarray(values)).reshape(info.shape)
+
+
+def _halves(blocks: torch.Tensor, at: int) -> torch.Tensor:
+    """The fp16 number at byte `at` of every block, [num_blocks, 1] fp32."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(packed: torch.Tensor) -> torch.Tensor:
+    """[num_blocks, 16] bytes -> [num_blocks, 32]: low halves first, then high halves."""
+    return torch.cat((packed & 15, packed >> 4), 1).float()
+
+
+def _q8_0(data: torch.Tensor) -> torch.Tensor:
+    blocks = data.view(-1, 34)  # fp16 scale, 32 signed bytes
+    return blocks[:, 2:].contiguous().view(torch.int8).float().mul_(_halves(blocks, 0))
+
+
+def _q4_0(data: torch.Tensor) -> torch.Tensor:
+    blocks = data.view(-1, 18)  # fp16 scale, 32 nibbles around 8
+    return _nibbles(blocks[:, 2:]).sub_(8).mul_(_halves(blocks, 0))
+
+
+def _q4_1(data: torch.Tensor) -> torch.Tensor:
+    blocks = data.view(-1, 20)  # fp16 scale, fp16 minimum, 32 nibbles
+    return _nibbles(blocks[:, 4:]).mul_(_halves(blocks, 0)).add_(_halves(blocks, 2))
+
+
+_UNPACKERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "F32": lambda data: data.view(torch.float32),
+    "F16": lambda data: data.view(torch.float16).float(),
+    "BF16": lambda data: data.view(torch.bfloat16).float(),
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+}
+
+
+def _unpermuted(values: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """GGUF pairs neighbours for rotary, Hugging Face pairs the halves of a head."""
+    pairs = values.view(num_heads, -1, 2, *values.shape[1:])  # [heads, D / 2, 2, ...]
+    return pairs.transpose(1, 2).reshape(values.shape)

@@ -1,0 +1,24 @@
+"""What launchers ask of tensors before their addresses go to a kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+# bf16 is seen as its bits: Numba knows no such number.
+KINDS: dict[torch.dtype, type] = {torch.float32: np.float32, torch.bfloat16: np.uint16}
+
+
+def check_pools(k_pool: torch.Tensor, v_pool: torch.Tensor) -> None:
+    for pool in (k_pool, v_pool):
+        if pool.ndim != 4 or not pool.is_contiguous() or pool.dtype not in KINDS:
+            raise ValueError(f"pool {tuple(pool.shape)} of {pool.dtype} cannot be addressed")
+    if k_pool.shape != v_pool.shape or k_pool.dtype != v_pool.dtype:
+        raise ValueError(f"pools differ: {tuple(k_pool.shape)}, {tuple(v_pool.shape)}")
+
+
+def packed_rows(x: torch.Tensor) -> torch.Tensor:
+    """x [T, heads, D], copied unless each row's heads lie one after the other."""
+    if x.stride(2) == 1 and x.stride(1) == x.shape[2] and x.stride(0) >= 0:
+        return x
+    return x.contiguous()

@@ -1,0 +1,202 @@
+"""ModelControl: loading, switching, fetching, and an engine that stops."""
+
+from __future__ import annotations
+
+import threading
+
+from engine.errors import DownloadError
+from engine.messages import (
+    EngineStopped,
+    Finished,
+    LoadModel,
+    ModelFailed,
+    ModelLoaded,
+    ModelLoading,
+    TextDelta,
+)
+
+
+def last_reply(session):
+    return session.record.turns[-1].reply
+
+
+async def send(core, text="Go"):
+    session = core.chats.new_chat()
+    core.intents.send.emit(session.session_id, text)
+    await core.settle()
+    return session
+
+
+def test_without_a_model_the_message_is_kept_and_a_sentence_says_why(core, run):
+    async def story():
+        await core.open(with_model=False)
+        session = await send(core)
+        assert last_reply(session).state == "failed"
+        assert last_reply(session).error.startswith("No model is loaded")
+        assert core.client.submits == []
+        await core.load()
+        core.intents.regenerate.emit(session.session_id)
+        await core.until(lambda: core.client.submits)
+        await core.answer(core.client.submits[0], "now")
+        assert last_reply(session).text == "now"
+        await core.close()
+
+    run(story())
+
+
+def test_while_a_model_loads_messages_wait_for_it(core, run):
+    async def story():
+        await core.open(with_model=False)
+        core.intents.open_model.emit("/models/a.gguf")
+        core.client.say(ModelLoading("/models/a.gguf", 0.5, "Reading weights"))
+        await core.until(lambda: core.status.fraction == 0.5)
+        session = await send(core)
+        assert (session.status, session.status_text) == ("waiting", "Waiting for the model")
+        assert core.client.submits == []
+        await core.load()
+        await core.until(lambda: core.client.submits)
+        await core.answer(core.client.submits[0], "hi")
+        await core.close()
+
+    run(story())
+
+
+def test_a_load_that_fails_says_so_to_those_who_wait(core, run):
+    async def story():
+        await core.open(with_model=False)
+        core.intents.open_model.emit("/models/bad.gguf")
+        session = await send(core)
+        core.client.say(ModelFailed("/models/bad.gguf", "bad.gguf is cut short."))
+        await core.until(lambda: core.status.phase == "failed")
+        assert core.status.message == "bad.gguf is cut short."
+        assert last_reply(session).error.startswith("bad.gguf is cut short.")
+        await core.close()
+
+    run(story())
+
+
+def test_switching_models_ends_replies_with_their_text(core, run):
+    async def story():
+        await core.open()
+        session, submit = await core.ask("Go")
+        core.client.say(TextDelta(submit.request_id, "half", (1,)))
+        await core.until(lambda: last_reply(session).text == "half")
+        await core.load("/models/b.gguf")
+        assert (last_reply(session).state, last_reply(session).text) == ("failed", "half")
+        assert "model was changed" in last_reply(session).error
+        core.client.say(Finished(submit.request_id, "stop", None))  # too late: nobody minds
+        assert core.status.model.file == "/models/b.gguf"
+        await core.close()
+
+    run(story())
+
+
+def test_news_of_a_model_nobody_wants_any_more_is_ignored(core, run):
+    async def story():
+        await core.open(with_model=False)
+        core.intents.open_model.emit("/models/a.gguf")
+        core.intents.open_model.emit("/models/b.gguf")
+        core.client.say(ModelFailed("/models/a.gguf", "a is broken"))
+        core.client.say(ModelLoading("/models/b.gguf", 0.25, "Reading"))
+        await core.until(lambda: core.status.fraction == 0.25)
+        assert (core.status.phase, core.status.message) == ("loading", "")
+        await core.close()
+
+    run(story())
+
+
+def test_an_engine_that_stops_can_be_restarted_and_nothing_is_lost(core, run):
+    async def story():
+        await core.open()
+        session, submit = await core.ask("Go")
+        core.client.say(TextDelta(submit.request_id, "half", (1,)))
+        core.client.say(EngineStopped("The engine stopped: boom"))
+        await core.until(lambda: core.status.phase == "stopped")
+        assert core.status.message == "The engine stopped: boom"
+        assert (last_reply(session).text, last_reply(session).state) == ("half", "failed")
+        core.intents.send.emit(session.session_id, "Again")
+        await core.settle()
+        assert "restart it" in last_reply(session).error
+        core.intents.restart_engine.emit()
+        assert len(core.clients) == 2
+        assert core.client.of(LoadModel) == [LoadModel("/models/a.gguf")]
+        await core.load()
+        core.intents.regenerate.emit(session.session_id)
+        await core.until(lambda: core.client.submits)
+        await core.answer(core.client.submits[0], "whole")
+        assert last_reply(session).text == "whole"
+        await core.close()
+
+    run(story())
+
+
+def test_the_starter_is_fetched_and_loaded(core, run, tmp_path):
+    async def story():
+        await core.open(with_model=False)
+        go_on = threading.Event()
+        fractions = []
+        core.status.changed.connect(lambda: fractions.append(core.status.fraction))
+
+        def fetch(folder, progress, cancelled):
+            progress(3 * 2**31, 4 * 2**31)  # more than 32 bits
+            assert go_on.wait(5)
+            return folder / "starter.gguf"
+
+        core.fetch = fetch
+        core.intents.get_starter.emit()
+        await core.until(lambda: core.status.fraction == 0.75)
+        session = core.chats.new_chat()
+        core.intents.send.emit(session.session_id, "early")
+        await core.until(lambda: session.status_text == "Waiting for the model")
+        go_on.set()
+        await core.until(lambda: core.client.of(LoadModel))
+        path = str(tmp_path / "starter.gguf")
+        assert core.client.of(LoadModel)[0].path == path
+        await core.load(path)
+        await core.until(lambda: core.client.submits)
+        await core.answer(core.client.submits[0], "ok")
+        await core.close()
+
+    run(story())
+
+
+def test_a_fetch_that_fails_or_is_cancelled_goes_back_to_where_it_was(core, run):
+    async def story():
+        await core.open(with_model=False)
+
+        def fails(folder, progress, cancelled):
+            raise DownloadError("There is no network.")
+
+        def waits(folder, progress, cancelled):
+            while not cancelled():
+                threading.Event().wait(0.01)
+            raise DownloadError("cancelled")
+
+        core.fetch = fails
+        core.intents.get_starter.emit()
+        await core.until(lambda: core.status.phase == "failed")
+        assert core.status.message == "There is no network."
+        core.fetch = waits
+        core.intents.get_starter.emit()
+        await core.until(lambda: core.status.phase == "fetching")
+        core.intents.cancel_starter.emit()
+        await core.until(lambda: core.status.phase == "none")
+        assert core.status.message == ""
+        await core.close()
+
+    run(story())
+
+
+def test_loaded_again_by_the_same_path_is_a_new_pool(core, run):
+    async def story():
+        await core.open()
+        session, submit = await core.ask("Go")
+        await core.answer(submit, "x")
+        assert session.owner == 0
+        await core.load()
+        assert session.owner is None
+        assert isinstance(core.client.commands[-1], LoadModel)
+        core.client.say(ModelLoaded(core.status.model))
+        await core.close()
+
+    run(story())

@@ -24,10 +24,10 @@ Report = dict[str, object]
 
 
 class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments as a ConfigError, so that it is one sentence."""
+
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(
-            f"{message}; see `python -m engine {{generate,bench,compare-slab}} -h`"
-        )
+        raise ConfigError(f"{message}; see `python -m engine {{generate,bench,compare-slab}} -h`")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,10 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--model", required=True, help="a .gguf file, a model folder, or starter"
-    )
+    shared = _Parser(add_help=False)
+    shared.add_argument("--model", required=True, help="a .gguf file, a model folder, or starter")
     shared.add_argument("--data-dir", help="where the starter model lies")
     shared.add_argument("--block-tokens", type=int, default=16)
     shared.add_argument("--num-blocks", type=int)
@@ -79,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--prefix-cache", action="store_true")
     bench.set_defaults(command=_bench)
 
-    slab = commands.add_parser(
-        "compare-slab", parents=[shared], help="blocks against slabs"
-    )
+    slab = commands.add_parser("compare-slab", parents=[shared], help="blocks against slabs")
     slab.add_argument("--pool-mib", type=int)
     slab.add_argument("--slab-tokens", type=int, default=2048)
     slab.add_argument("--requests", type=int, default=1000)
@@ -93,9 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 # --- what the commands share ------------------------------------------------------------------
 
 
-def _config(
-    args: argparse.Namespace, prefix_cache: bool, **changes: object
-) -> EngineConfig:
+def _config(args: argparse.Namespace, prefix_cache: bool, **changes: object) -> EngineConfig:
     values = {
         "block_tokens": args.block_tokens,
         "num_blocks": args.num_blocks,
@@ -156,13 +150,11 @@ def _generate(args: argparse.Namespace) -> Report:
         seed=args.seed,
         max_tokens=args.max_tokens,
     )
-    chats = [(ChatMessage("user", prompt),) for prompt in args.prompt]
+    chats: list[tuple[ChatMessage, ...]] = [(ChatMessage("user", p),) for p in args.prompt]
     if args.messages:
         chats += _read_chats(args.messages)
     if not chats:
-        raise ConfigError(
-            "nothing to answer; give --prompt TEXT or --messages FILE.json"
-        )
+        raise ConfigError("nothing to answer; give --prompt TEXT or --messages FILE.json")
     if any(not chat[-1].content.strip() for chat in chats):
         raise ConfigError("a prompt is empty; write something in it")
     with Headless(_config(args, not args.no_prefix_cache), _model_path(args)) as engine:
@@ -191,9 +183,7 @@ def _read_chats(path: Path) -> list[tuple[ChatMessage, ...]]:
             for chat in _read_json(path)  # type: ignore[attr-defined]
         ]
     except (TypeError, KeyError) as error:
-        raise ConfigError(
-            f"{path} is not a list of chats of {{role, content}}"
-        ) from error
+        raise ConfigError(f"{path} is not a list of chats of {{role, content}}") from error
     for message in (message for chat in chats for message in chat):
         if message.role not in ("system", "user", "assistant"):
             raise ConfigError(
@@ -227,12 +217,8 @@ def _pool(run: Run, info: ModelInfo) -> Report:
         "num_blocks": info.num_blocks,
         "block_tokens": info.block_tokens,
         "block_bytes": info.block_bytes,
-        "peak_used_blocks": max(
-            (step.num_used_blocks for step in run.steps), default=0
-        ),
-        "peak_waste_ratio": round(
-            max((step.waste_ratio for step in run.steps), default=0.0), 4
-        ),
+        "peak_used_blocks": max((step.num_used_blocks for step in run.steps), default=0),
+        "peak_waste_ratio": round(max((step.waste_ratio for step in run.steps), default=0.0), 4),
         "mean_waste_ratio": round(run.mean_waste_ratio, 4),
         "preemptions": sum(o.usage.preemptions for o in run.outcomes if o.usage),
         "free_blocks_after": run.count(BlockState.FREE),
@@ -245,9 +231,7 @@ def _pool(run: Run, info: ModelInfo) -> Report:
 
 def _bench(args: argparse.Namespace) -> Report:
     prompts = _read_json(args.prompts_file)
-    if not isinstance(prompts, list) or not all(
-        isinstance(text, str) for text in prompts
-    ):
+    if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
         raise ConfigError(f"{args.prompts_file} is not a JSON list of texts")
     if not 1 <= args.sessions <= len(prompts):
         raise ConfigError(
@@ -269,9 +253,7 @@ def _bench(args: argparse.Namespace) -> Report:
         run = engine.run(
             [
                 Submit(i, params, prompt=text, owner=n)
-                for n, (i, text) in enumerate(
-                    zip(ids[args.sessions :], texts, strict=True)
-                )
+                for n, (i, text) in enumerate(zip(ids[args.sessions :], texts, strict=True))
             ]
         )
     failed = next((outcome.error for outcome in run.outcomes if outcome.error), "")
@@ -290,9 +272,7 @@ def _bench_report(run: Run, info: ModelInfo) -> Report:
         "tokens": tokens,
         "seconds": round(run.seconds, 4),
         "aggregate_tokens_per_s": round(tokens / run.seconds, 2),
-        "decode_ms_per_step": round(statistics.median(decode_ms), 3)
-        if decode_ms
-        else None,
+        "decode_ms_per_step": round(statistics.median(decode_ms), 3) if decode_ms else None,
         "ttft_ms_p50": round(statistics.median(ttfts_ms), 2),
         "prompt_tokens_per_s": round(
             sum(usage.prompt_tokens for usage in usages) / (max(ttfts_ms) / 1000), 1

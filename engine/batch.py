@@ -19,15 +19,11 @@ class Batch:
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
-    slots: (
-        torch.Tensor
-    )  # [T] int64: block * block_tokens + offset, where K and V of a token go
+    slots: torch.Tensor  # [T] int64: block * block_tokens + offset, where K and V of a token go
     cu_seqlens_q: torch.Tensor  # [S + 1] int32, prefix sum of new tokens
     context_lens: torch.Tensor  # [S] int32, tokens visible after the step: cached + new
     block_tables: torch.Tensor  # [S, max_blocks] int32, rows padded with 0
-    logit_rows: (
-        torch.Tensor
-    )  # [L] int64, rows of the token axis whose logits are wanted
+    logit_rows: torch.Tensor  # [L] int64, rows of the token axis whose logits are wanted
     num_decodes: int
     max_context: int  # max of context_lens
 
@@ -57,18 +53,14 @@ def build_batch(plan: StepPlan, block_tokens: int, device: torch.device) -> Batc
         token_ids += sequence.token_ids[start:end]
         positions += range(start, end)
         slots += [
-            table[p // block_tokens] * block_tokens + p % block_tokens
-            for p in range(start, end)
+            table[p // block_tokens] * block_tokens + p % block_tokens for p in range(start, end)
         ]
         cu_seqlens.append(len(token_ids))
         context_lens.append(end)
         if end == sequence.num_tokens:
             logit_rows.append(len(token_ids) - 1)
     widest = max(len(item.sequence.block_table) for item in items)
-    tables = [
-        i.sequence.block_table + [0] * (widest - len(i.sequence.block_table))
-        for i in items
-    ]
+    tables = [i.sequence.block_table + [0] * (widest - len(i.sequence.block_table)) for i in items]
 
     def tensor(values: list[int] | list[list[int]], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)

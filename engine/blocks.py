@@ -29,9 +29,7 @@ def chain_digest(parent: Digest, token_ids: Items[int]) -> Digest:
 
     A cryptographic hash: a collision would show one chat's text to another.
     """
-    return hashlib.blake2b(
-        parent + array("q", token_ids).tobytes(), digest_size=16
-    ).digest()
+    return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
 class BlockPool:
@@ -41,20 +39,14 @@ class BlockPool:
     content: FREE (0, no), CACHED (0, yes), ACTIVE (1), SHARED (2 or more).
     """
 
-    def __init__(
-        self, num_blocks: int, block_tokens: int, block_bytes: int = 0
-    ) -> None:
+    def __init__(self, num_blocks: int, block_tokens: int, block_bytes: int = 0) -> None:
         assert num_blocks > 0
         assert block_tokens > 0
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
-        self.version = (
-            0  # grows with every change, so that a snapshot is made only when needed
-        )
-        self._free = list(
-            range(num_blocks - 1, -1, -1)
-        )  # a stack; block 0 is taken first
+        self.version = 0  # grows with every change, so that a snapshot is made only when needed
+        self._free = list(range(num_blocks - 1, -1, -1))  # a stack; block 0 is taken first
         self._cached: OrderedDict[int, None] = OrderedDict()  # front = evicted next
         self._num_owners = [0] * num_blocks
         self._digest: list[Digest | None] = [None] * num_blocks
@@ -222,9 +214,9 @@ class BlockPool:
         """Assert every invariant. With `tables`, all block tables in use, also that each reference
         is explained by one of them."""
         assert len(set(self._free)) == len(self._free)
-        assert len(self._free) + len(self._cached) + sum(
-            1 for n in self._num_owners if n
-        ) == (self.num_blocks), self.counts()
+        assert len(self._free) + len(self._cached) + sum(1 for n in self._num_owners if n) == (
+            self.num_blocks
+        ), self.counts()
         for block in self._free:
             assert self._num_owners[block] == 0
             assert self._digest[block] is None

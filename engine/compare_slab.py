@@ -63,9 +63,7 @@ def compare_slab(
     serving = open_model(path, whole, lambda _, note: say(note))
     block_bytes = serving.pool.block_bytes
     num_blocks = pool_mib * 2**20 // block_bytes if pool_mib else default_blocks
-    if slab_tokens > num_blocks * config.block_tokens or (
-        2 * num_blocks > serving.pool.num_blocks
-    ):
+    if slab_tokens > num_blocks * config.block_tokens or (2 * num_blocks > serving.pool.num_blocks):
         raise ConfigError(
             f"a pool of {num_blocks:,} blocks cannot be compared: it must hold one slab of "
             f"{slab_tokens:,} tokens and fit into half of the free memory"
@@ -125,9 +123,7 @@ def _ways(
         ("slab_own_limit", lambda: FirstFit(slots)),
     ):
         say(f"Counting {name}, {slots:,} slots")
-        tally = simulate(
-            jobs, num_blocks, config.block_tokens, config.chunk_tokens, reserve()
-        )
+        tally = simulate(jobs, num_blocks, config.block_tokens, config.chunk_tokens, reserve())
         rows[name] = tally.ratios(contiguous=name != "paged")
         if serving is not None:
             say(f"Timing {name} with the model")
@@ -140,9 +136,7 @@ def _ways(
     return {**rows, "ratio": ratio}
 
 
-def _time(
-    serving: Serving, scheduler: Scheduler, middle: list[Job], jobs: list[Job]
-) -> float:
+def _time(serving: Serving, scheduler: Scheduler, middle: list[Job], jobs: list[Job]) -> float:
     """New tokens per second with the real model. The jobs of `middle` are read first, uncounted;
     then the clock runs while they and the rest of the line go on as the scheduler decides."""
     rng = random.Random(SEED)
@@ -152,15 +146,11 @@ def _time(
         sequence.token_ids = [rng.randrange(vocabulary) for _ in range(job.num_prompt)]
         scheduler.add(sequence)
     first = set(range(len(middle)))
-    while (
-        first
-    ):  # a job of the middle may end, or never get its first token, only by our mistake
+    while first:  # a job of the middle may end, or never get its first token, only by our mistake
         for sequence in _step(serving, scheduler):
             first.discard(sequence.request_id)
     num_tokens, start_s = 0, time.perf_counter()
-    while (
-        seconds := time.perf_counter() - start_s
-    ) < WINDOW_S and not scheduler.is_idle:
+    while (seconds := time.perf_counter() - start_s) < WINDOW_S and not scheduler.is_idle:
         num_tokens += len(_step(serving, scheduler))
     return round(num_tokens / seconds, 1)
 
@@ -176,9 +166,6 @@ def _step(serving: Serving, scheduler: Scheduler) -> list[Sequence]:
     ready = [i.sequence for i in plan.items if i.sequence.num_pending == 0]
     for sequence, token_id in zip(ready, token_ids, strict=True):
         sequence.token_ids.append(token_id)
-        if (
-            sequence.num_tokens >= sequence.limit_tokens
-            and sequence.phase is Phase.RUNNING
-        ):
+        if sequence.num_tokens >= sequence.limit_tokens and sequence.phase is Phase.RUNNING:
             scheduler.end(sequence)
     return ready

@@ -22,9 +22,7 @@ class EngineConfig:
 
     block_tokens: int = 16
     num_blocks: int | None = None  # None: sized from free memory
-    memory_fraction: float | None = (
-        None  # of the memory measured free; None: a default per device
-    )
+    memory_fraction: float | None = None  # of the memory measured free; None: a default per device
     chunk_tokens: int = 512  # tokens of one step, decode first, prompts with the rest
     max_running: int = 256  # sequences in one step
     prefix_cache: bool = True
@@ -47,13 +45,9 @@ class EngineConfig:
             raise ConfigError(f"memory_fraction is {fraction}, allowed above 0 to 0.95")
         for name, kind in (("precision", Precision), ("device", Device)):
             if getattr(self, name) not in get_args(kind):
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}, allowed {get_args(kind)}"
-                )
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, allowed {get_args(kind)}")
         if self.backend is not None and self.backend not in get_args(Backend):
-            raise ConfigError(
-                f"backend is {self.backend!r}, allowed {get_args(Backend)}"
-            )
+            raise ConfigError(f"backend is {self.backend!r}, allowed {get_args(Backend)}")
 
 
 def _between(name: str, value: int, low: int, high: int) -> None:

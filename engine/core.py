@@ -116,9 +116,7 @@ class Engine:
             case LoadModel(path):
                 self._load(Path(path))
             case UnloadModel():
-                self._unload(
-                    "The model was unloaded while this reply was being written."
-                )
+                self._unload("The model was unloaded while this reply was being written.")
                 self._events.append(ModelUnloaded())
             case Submit():
                 self._submit(command)
@@ -145,14 +143,10 @@ class Engine:
         except LoadingStopped:
             return
         except MemoryError:
-            sentence = (
-                f"There is not enough memory for {path.name}; take a smaller model."
-            )
+            sentence = f"There is not enough memory for {path.name}; take a smaller model."
         except (TesseraError, OSError) as error:
             sentence = str(error)
-        except (
-            Exception
-        ) as error:  # a stranger's file: whatever it provokes ends this load only
+        except Exception as error:  # a stranger's file: whatever it provokes ends this load only
             log.exception("loading %s", path)
             sentence = f"{path.name} cannot be loaded ({type(error).__name__}: {error})"
         else:
@@ -175,9 +169,7 @@ class Engine:
         if submit.request_id in self._rendering or submit.request_id in self._replies:
             raise AssertionError(f"request_id {submit.request_id} is in use")
         if self._serving is None:
-            self._events.append(
-                Failed(submit.request_id, "No model is loaded; open one first.")
-            )
+            self._events.append(Failed(submit.request_id, "No model is loaded; open one first."))
             return
         self._rendering[submit.request_id] = (submit, time.monotonic())
         text = self._serving.text
@@ -191,9 +183,7 @@ class Engine:
                 self._post(Tokenised(submit, (), result.error))
             else:
                 self._post(
-                    Tokenised(
-                        submit, tuple(text.encode_rendered(result.text, result.guard))
-                    )
+                    Tokenised(submit, tuple(text.encode_rendered(result.text, result.guard)))
                 )
 
         self._worker.render(
@@ -263,13 +253,9 @@ class Engine:
         with torch.inference_mode():
             logits = serving.model.forward(batch, serving.cache)
         ready = [
-            i
-            for i in plan.items
-            if i.sequence.num_computed + i.num_tokens == i.sequence.num_tokens
+            i for i in plan.items if i.sequence.num_computed + i.num_tokens == i.sequence.num_tokens
         ]
-        tokens = (
-            sample(logits, [_row(item.sequence) for item in ready]) if ready else []
-        )
+        tokens = sample(logits, [_row(item.sequence) for item in ready]) if ready else []
         serving.scheduler.commit(plan)
         self._stats = self._measure(plan, start_s, serving)
         for item, token in zip(ready, tokens, strict=True):
@@ -287,9 +273,7 @@ class Engine:
         if reason:
             self._finish(reply, reason)
 
-    def _finish(
-        self, reply: Reply, reason: FinishReason, flush_text: bool = False
-    ) -> None:
+    def _finish(self, reply: Reply, reason: FinishReason, flush_text: bool = False) -> None:
         if flush_text and (rest := reply.stream.finish()):
             self._events.append(TextDelta(reply.request_id, rest, ()))
         usage = self._end(reply)
@@ -366,6 +350,4 @@ class Engine:
 
 
 def _row(sequence: Sequence) -> SampleRow:
-    return SampleRow(
-        params=sequence.params, seed=sequence.seed, position=sequence.num_tokens
-    )
+    return SampleRow(params=sequence.params, seed=sequence.seed, position=sequence.num_tokens)

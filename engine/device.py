@@ -21,9 +21,7 @@ def choose_device(config: EngineConfig) -> torch.device:
     if problem is None:
         return torch.device("cuda", 0)
     if config.device == "cuda":
-        raise ConfigError(
-            f"no CUDA device can be used ({problem}); choose --device cpu"
-        )
+        raise ConfigError(f"no CUDA device can be used ({problem}); choose --device cpu")
     return torch.device("cpu")
 
 

@@ -117,9 +117,7 @@ def read_header(path: str | Path) -> GgufHeader:
                 return _Parser(path.name, data, size).header()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BadFileError(
-            f"{path.name} cannot be read ({reason}): check the path"
-        ) from error
+        raise BadFileError(f"{path.name} cannot be read ({reason}): check the path") from error
 
 
 def _check_magic(name: str, start: bytes, size: int) -> None:
@@ -134,12 +132,8 @@ def _check_magic(name: str, start: bytes, size: int) -> None:
             "file itself"
         )
     if start.startswith(b"version https://git-lfs"):
-        raise BadFileError(
-            f"{name} is a Git LFS pointer, not the model: fetch the file itself"
-        )
-    raise BadFileError(
-        f"{name} is not a GGUF file: choose a .gguf file or a safetensors folder"
-    )
+        raise BadFileError(f"{name} is a Git LFS pointer, not the model: fetch the file itself")
+    raise BadFileError(f"{name} is not a GGUF file: choose a .gguf file or a safetensors folder")
 
 
 class _Parser:
@@ -258,9 +252,7 @@ class _Parser:
         type_name, block_values, block_bytes = GGML_TYPES[kind]
         num_values = math.prod(dims)
         if not 0 < num_values <= self._size * 64 or dims[0] % block_values:
-            self._bad(
-                f"the tensor {name[:80]} has the impossible shape {list(dims)[::-1]}"
-            )
+            self._bad(f"the tensor {name[:80]} has the impossible shape {list(dims)[::-1]}")
         return TensorInfo(
             name,
             tuple(reversed(dims)),
@@ -279,14 +271,10 @@ class _Parser:
 
     def _placed(self, info: TensorInfo, data_offset: int, alignment: int) -> TensorInfo:
         if info.offset % alignment:
-            self._bad(
-                f"the tensor {info.name[:80]} starts at an odd place ({info.offset})"
-            )
+            self._bad(f"the tensor {info.name[:80]} starts at an odd place ({info.offset})")
         start = data_offset + info.offset
         if start > 1 << 62:
-            self._bad(
-                f"the tensor {info.name[:80]} lies at {info.offset:,}, outside any file"
-            )
+            self._bad(f"the tensor {info.name[:80]} lies at {info.offset:,}, outside any file")
         return TensorInfo(info.name, info.shape, info.ggml_type, start, info.num_bytes)
 
     # --- guarded reads ------------------------------------------------------------------------

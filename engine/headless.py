@@ -57,9 +57,7 @@ class Run:
     def mean_waste_ratio(self) -> float:
         """1 - slots written / slots held, summed over all steps."""
         held = sum(step.held_slots for step in self.steps)
-        return (
-            1 - sum(step.written_slots for step in self.steps) / held if held else 0.0
-        )
+        return 1 - sum(step.written_slots for step in self.steps) / held if held else 0.0
 
     def count(self, state: BlockState) -> int:
         """Blocks in a state when everything had ended."""

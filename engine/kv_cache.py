@@ -36,17 +36,11 @@ class KVCache:
         device: torch.device,
     ) -> None:
         shape = (num_blocks, block_tokens, num_kv_heads, head_dim)
-        self.k = [
-            torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)
-        ]
-        self.v = [
-            torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)
-        ]
+        self.k = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.v = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
 
 
-def choose_num_blocks(
-    config: EngineConfig, block_bytes: int, device: torch.device
-) -> int:
+def choose_num_blocks(config: EngineConfig, block_bytes: int, device: torch.device) -> int:
     """Blocks of the pool: what the user asked for, else a share of the memory that is free now.
 
     Raises:
@@ -64,9 +58,7 @@ def choose_num_blocks(
     fraction = config.memory_fraction or _DEFAULT_FRACTION.get(device.type, 0.25)
     num_blocks = int(free * fraction) // block_bytes
     if device.type == "cpu" and config.memory_fraction is None:
-        num_blocks = min(
-            num_blocks, max(1, _DEFAULT_CPU_BLOCK_TOKENS // config.block_tokens)
-        )
+        num_blocks = min(num_blocks, max(1, _DEFAULT_CPU_BLOCK_TOKENS // config.block_tokens))
     if num_blocks < 1:
         raise ConfigError(
             f"a block needs {block_bytes / 2**20:,.1f} MiB and only {free / 2**20:,.0f} MiB are "

@@ -64,9 +64,7 @@ def _cgroup_rooms(self_cgroup: Path, root: Path) -> list[int]:
     return rooms
 
 
-def _room(
-    folder: Path, limit_name: str, usage_name: str, cache_name: str
-) -> int | None:
+def _room(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
     try:
         limit = (folder / limit_name).read_text().strip()
         usage = int((folder / usage_name).read_text())
@@ -75,19 +73,13 @@ def _room(
         return None
     if limit == "max":
         return None
-    cache = next(
-        (int(row.split()[1]) for row in stat if row.split()[0] == cache_name), 0
-    )
+    cache = next((int(row.split()[1]) for row in stat if row.split()[0] == cache_name), 0)
     return int(limit) - (usage - cache)
 
 
 def num_cores() -> int:
     """Physical cores this process may use (its affinity mask counts)."""
-    allowed = (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count()
-    )
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     import psutil
 
     physical = psutil.cpu_count(logical=False)

@@ -30,9 +30,7 @@ class RequestState(enum.Enum):
     WAITING = "waiting"  # in line for blocks or a place in the batch
     READING = "reading"  # its prompt is being read
     RUNNING = "running"  # tokens are being written
-    PAUSED = (
-        "paused"  # preempted: its blocks were given to others, it goes on by itself
-    )
+    PAUSED = "paused"  # preempted: its blocks were given to others, it goes on by itself
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -70,28 +68,19 @@ class SamplingParams:
             _check_int("seed", self.seed, 0, 2**63 - 1)
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        if not all(isinstance(text, str) and text for text in self.stop):
+        stop: tuple[object, ...] = self.stop
+        if not all(isinstance(text, str) and text for text in stop):
             raise SamplingError("stop strings must be texts that are not empty")
 
 
 def _check(name: str, value: object, low: float, high: float) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not low <= value <= high
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise SamplingError(f"{name} is {value!r}, allowed {low:g} to {high:g}")
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not low <= value <= high
-    ):
-        raise SamplingError(
-            f"{name} is {value!r}, allowed are whole numbers {low} to {high}"
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise SamplingError(f"{name} is {value!r}, allowed are whole numbers {low} to {high}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +242,7 @@ class Accepted:
 
     request_id: int
     prompt_tokens: int
-    limit_tokens: (
-        int  # prompt + reply can reach this many (context or pool, the smaller)
-    )
+    limit_tokens: int  # prompt + reply can reach this many (context or pool, the smaller)
 
 
 @dataclass(frozen=True, slots=True)

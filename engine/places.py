@@ -21,9 +21,7 @@ def data_dir(given: str | os.PathLike[str] | None = None) -> Path:
         return Path(chosen).expanduser().absolute()
     home = Path.home()
     if sys.platform == "win32":
-        return (
-            Path(os.environ.get("LOCALAPPDATA") or home / "AppData/Local") / "Tessera"
-        )
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData/Local") / "Tessera"
     if sys.platform == "darwin":
         return home / "Library/Application Support/Tessera"
     return Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share") / "tessera"

@@ -40,9 +40,7 @@ class Reply:
         if self.stream.stopped:
             return text, "stop"
         most = params.max_tokens
-        if sequence.num_tokens >= sequence.limit_tokens or (
-            most and sequence.num_new >= most
-        ):
+        if sequence.num_tokens >= sequence.limit_tokens or (most and sequence.num_new >= most):
             return text + self.stream.finish(), "length"
         return text, None
 
@@ -51,9 +49,7 @@ class Reply:
         sequence = self.sequence
         if sequence.phase is Phase.PAUSED:
             reason = "The pool is full; chats that came first finish first."
-            return StateChanged(
-                self.request_id, RequestState.PAUSED, place=place, reason=reason
-            )
+            return StateChanged(self.request_id, RequestState.PAUSED, place=place, reason=reason)
         if sequence.phase is Phase.WAITING:
             return StateChanged(self.request_id, RequestState.WAITING, place=place)
         if sequence.num_pending > 1 or sequence.num_new == 0:
@@ -74,9 +70,7 @@ class Reply:
             cached_tokens=sequence.num_cached,
             new_tokens=sequence.num_new,
             ttft_ms=max(0.0, self.first_token_s - self.submitted_s) * 1000,
-            decode_tokens_per_s=(sequence.num_new - 1) / seconds
-            if seconds > 0
-            else 0.0,
+            decode_tokens_per_s=(sequence.num_new - 1) / seconds if seconds > 0 else 0.0,
             preemptions=sequence.num_preemptions,
             num_blocks=num_blocks,
             kv_bytes=num_blocks * block_bytes,

@@ -84,21 +84,13 @@ class Scheduler:
         budget = self._plan_decodes(plan, self.chunk_tokens)
         budget = self._plan_prompts(plan, budget)
         self._admit(plan, budget)
-        if (
-            plan.paused
-        ):  # a prompt that arrived first may have paused a decode planned before it
-            plan.decodes = [
-                i for i in plan.decodes if i.sequence.phase is Phase.RUNNING
-            ]
+        if plan.paused:  # a prompt that arrived first may have paused a decode planned before it
+            plan.decodes = [i for i in plan.decodes if i.sequence.phase is Phase.RUNNING]
         return plan
 
     def _plan_decodes(self, plan: StepPlan, budget: int) -> int:
         for sequence in list(self.running):
-            if (
-                sequence.phase is not Phase.RUNNING
-                or sequence.num_pending != 1
-                or budget == 0
-            ):
+            if sequence.phase is not Phase.RUNNING or sequence.num_pending != 1 or budget == 0:
                 continue
             if self._make_room(plan, sequence, 1):
                 self._take_blocks(sequence, 1)
@@ -108,16 +100,10 @@ class Scheduler:
 
     def _plan_prompts(self, plan: StepPlan, budget: int) -> int:
         for sequence in list(self.running):
-            if (
-                sequence.phase is not Phase.RUNNING
-                or sequence.num_pending <= 1
-                or budget == 0
-            ):
+            if sequence.phase is not Phase.RUNNING or sequence.num_pending <= 1 or budget == 0:
                 continue
             # What fits now; blocks are not taken from others only to read a prompt faster.
-            room = self.pool.num_available * self.pool.block_tokens + self._tail_room(
-                sequence
-            )
+            room = self.pool.num_available * self.pool.block_tokens + self._tail_room(sequence)
             num_tokens = min(sequence.num_pending, budget, room)
             if num_tokens == 0:
                 if not self._make_room(plan, sequence, 1):
@@ -172,9 +158,7 @@ class Scheduler:
     # --- blocks ---------------------------------------------------------------------------------
 
     def _tail_room(self, sequence: Sequence) -> int:
-        return (
-            len(sequence.block_table) * self.pool.block_tokens - sequence.num_computed
-        )
+        return len(sequence.block_table) * self.pool.block_tokens - sequence.num_computed
 
     def _make_room(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> bool:
         """Pause sequences from the last arrival on until `num_tokens` fit; False when `sequence`

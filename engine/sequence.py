@@ -31,9 +31,7 @@ class Sequence:
     phase: Phase = Phase.WAITING
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0  # tokens whose K and V are in the pool
-    digests: list[Digest] = field(
-        default_factory=list
-    )  # of the full blocks of token_ids
+    digests: list[Digest] = field(default_factory=list)  # of the full blocks of token_ids
     num_cached: int = 0  # prompt tokens taken from the prefix cache at first admission
     num_preemptions: int = 0
     peak_blocks: int = 0
@@ -51,14 +49,10 @@ class Sequence:
         """Tokens that have no K and V yet; 1 while decoding."""
         return len(self.token_ids) - self.num_computed
 
-    def digests_up_to(
-        self, num_blocks: int, block_tokens: int, root: Digest
-    ) -> list[Digest]:
+    def digests_up_to(self, num_blocks: int, block_tokens: int, root: Digest) -> list[Digest]:
         """Digests of the first `num_blocks` full blocks, computed once and kept."""
         while len(self.digests) < num_blocks:
             start = len(self.digests) * block_tokens
             parent = self.digests[-1] if self.digests else root
-            self.digests.append(
-                chain_digest(parent, self.token_ids[start : start + block_tokens])
-            )
+            self.digests.append(chain_digest(parent, self.token_ids[start : start + block_tokens]))
         return self.digests[:num_blocks]

@@ -33,9 +33,7 @@ class Serving:
     pool: BlockPool
     scheduler: Scheduler
     device: torch.device
-    limit_tokens: (
-        int  # prompt + reply of one request: context or whole pool, the smaller
-    )
+    limit_tokens: int  # prompt + reply of one request: context or whole pool, the smaller
 
     def check_length(self, num_prompt: int, params: SamplingParams) -> int:
         """Most tokens this request may reach.
@@ -56,9 +54,7 @@ class Serving:
         return min(self.limit_tokens, most)
 
 
-def open_model(
-    path: Path, config: EngineConfig, progress: Callable[[float, str], None]
-) -> Serving:
+def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str], None]) -> Serving:
     """Load a model and carve its pool from the memory that is free afterwards.
 
     Args:
@@ -72,16 +68,12 @@ def open_model(
     from engine.model.loader import load_model
 
     if not path.exists():
-        raise BadFileError(
-            f"{path} does not exist; choose a .gguf file or a model folder"
-        )
+        raise BadFileError(f"{path} does not exist; choose a .gguf file or a model folder")
     device = choose_device(config)
     model = load_model(path, config, device, lambda f, note: progress(0.9 * f, note))
     progress(0.92, "Reading the tokeniser")
     source = model.tokenizer_source
-    text = (
-        Text.from_folder(source) if isinstance(source, Path) else Text.from_gguf(source)
-    )
+    text = Text.from_folder(source) if isinstance(source, Path) else Text.from_gguf(source)
     progress(0.97, "Carving the pool")
     kv = model.kv
     block_bytes = kv.bytes_per_token * config.block_tokens

@@ -73,9 +73,7 @@ class FirstFit:
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
-        self._pieces: list[
-            tuple[int, int, Sequence]
-        ] = []  # (start, end, who), by start
+        self._pieces: list[tuple[int, int, Sequence]] = []  # (start, end, who), by start
 
     @property
     def held_slots(self) -> int:
@@ -83,13 +81,9 @@ class FirstFit:
 
     def try_reserve(self, sequence: Sequence) -> bool:
         edge = 0
-        for index, (start, end, _) in enumerate(
-            [*self._pieces, (self.num_slots, 0, sequence)]
-        ):
+        for index, (start, end, _) in enumerate([*self._pieces, (self.num_slots, 0, sequence)]):
             if start - edge >= sequence.limit_tokens:
-                self._pieces.insert(
-                    index, (edge, edge + sequence.limit_tokens, sequence)
-                )
+                self._pieces.insert(index, (edge, edge + sequence.limit_tokens, sequence))
                 return True
             edge = end
         return False
@@ -114,9 +108,7 @@ class Tally:
     def ratios(self, contiguous: bool) -> dict[str, float | int]:
         """`waste_ratio` = 1 - written / held. For contiguous ways also, as shares of the pool:
         reserved slots without a token, and free slots that the next in line cannot use."""
-        row: dict[str, float | int] = {
-            "waste_ratio": round(1 - self.written / self.held, 4)
-        }
+        row: dict[str, float | int] = {"waste_ratio": round(1 - self.written / self.held, 4)}
         if contiguous:
             space = self.steps * self.num_slots
             row["reserved_unused_ratio"] = round((self.held - self.written) / space, 4)
@@ -181,15 +173,12 @@ def simulate(
         is_typical = len(scheduler.running) == round(tally.running / tally.steps)
         if not tally.middle and num_ended * 2 >= len(jobs) and is_typical:
             tally.middle = [
-                Job(s.num_tokens, s.limit_tokens - s.num_tokens)
-                for s in scheduler.running
+                Job(s.num_tokens, s.limit_tokens - s.num_tokens) for s in scheduler.running
             ]
     return tally
 
 
-def _count(
-    tally: Tally, scheduler: Scheduler, reservation: FixedSlabs | FirstFit | None
-) -> None:
+def _count(tally: Tally, scheduler: Scheduler, reservation: FixedSlabs | FirstFit | None) -> None:
     written, held = scheduler.slots()
     if reservation is not None:
         held = reservation.held_slots

@@ -25,9 +25,7 @@ class EngineThread:
     """Runs one Engine. `sink` is called on this thread, once per step; its last call carries
     EngineStopped."""
 
-    def __init__(
-        self, config: EngineConfig, sink: Callable[[StepEvents], None]
-    ) -> None:
+    def __init__(self, config: EngineConfig, sink: Callable[[StepEvents], None]) -> None:
         self._config = config
         self._sink = sink
         self._inbox: SimpleQueue[Command | Tokenised] = SimpleQueue()
@@ -58,9 +56,7 @@ class EngineThread:
         try:
             from engine.core import Engine
 
-            engine = Engine(
-                self._config, self._inbox.put, self._sink, lambda: self._ending
-            )
+            engine = Engine(self._config, self._inbox.put, self._sink, lambda: self._ending)
             self._loop(engine)
         except ConfigError as error:
             reason = str(error)

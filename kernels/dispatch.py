@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -76,4 +77,5 @@ def _cpu_hindrance(dtype: torch.dtype) -> str:
 def _cpu_ops() -> Ops:
     from kernels.cpu.ops import OPS
 
-    return Ops(backend="cpu", **OPS)
+    functions: dict[str, Any] = OPS
+    return Ops(backend="cpu", **functions)

@@ -1,4 +1,4 @@
-"""AppStatus: the model, the device and the load, as welcome page, banner and status bar show them."""
+"""AppStatus: model, device and load, as welcome page, banner and status bar show them."""
 
 from __future__ import annotations
 

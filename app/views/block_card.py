@@ -73,7 +73,9 @@ class BlockCard(QFrame):
 
     def place_beside(self, block: QRect) -> None:
         """Below the block (rectangle in the parent's coordinates), above it without room."""
-        area = self.parentWidget().rect()
+        parent = self.parentWidget()
+        assert parent is not None
+        area = parent.rect()
         x = min(max(block.left() - PADDING, area.left() + 4), area.right() - self.width() - 3)
         y = block.bottom() + DISTANCE
         if y + self.height() > area.bottom() - 3:
@@ -124,8 +126,8 @@ class BlockCard(QFrame):
         elif state == BlockState.SHARED:
             paint_chip(painter, at, owner, "shared")
         else:
-            kind = "cached" if state == BlockState.CACHED else "active"
-            paint_chip(painter, at, owner, kind, share)
+            is_cached = state == BlockState.CACHED
+            paint_chip(painter, at, owner, "cached" if is_cached else "active", share)
 
     def _write(
         self,

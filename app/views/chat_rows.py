@@ -172,12 +172,16 @@ class ChatRow(QStyledItemDelegate):
         assert isinstance(editor, QLineEdit)
         parent = self.parent()
         title = editor.text().strip()
-        if title and title != index.data() and hasattr(parent, "rename"):
+        if title and title != index.data() and parent is not None and hasattr(parent, "rename"):
             parent.rename(str(index.data(Role.SESSION_ID)), title)
 
     def eventFilter(self, editor: QObject, event: QEvent) -> bool:
-        is_key = isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress
-        if is_key and isinstance(editor, QLineEdit) and event.key() == Qt.Key.Key_Escape:
+        is_escape = (
+            isinstance(event, QKeyEvent)
+            and event.type() == QEvent.Type.KeyPress
+            and event.key() == Qt.Key.Key_Escape
+        )
+        if is_escape and isinstance(editor, QLineEdit):
             self.closeEditor.emit(editor, QAbstractItemDelegate.EndEditHint.RevertModelCache)
             return True
         return bool(super().eventFilter(editor, event))

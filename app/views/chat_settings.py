@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from PySide6.QtCore import QMimeData, Qt, Slot
 from PySide6.QtGui import QHideEvent
@@ -180,7 +181,8 @@ class ChatSettings(QFrame):
         for field in FIELDS:
             edit = self._edits[field.name]
             try:
-                sampling = replace(sampling, **{field.name: field.read(edit.text())})
+                change: dict[str, Any] = {field.name: field.read(edit.text())}
+                sampling = replace(sampling, **change)
                 set_state(edit, "state", "")
             except ValueError as error:
                 wrong.append(str(error))

@@ -6,8 +6,9 @@ then it takes everything from the record. The end is followed only while the use
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QRectF, Qt, QTimer, Slot
+from PySide6.QtCore import QRectF, Qt, QTimer, Slot
 from PySide6.QtGui import (
+    QFocusEvent,
     QGuiApplication,
     QPainter,
     QPaintEvent,
@@ -259,13 +260,13 @@ class TranscriptCanvas(QAbstractScrollArea):
             painter.drawRect(self.viewport().rect().adjusted(0, 0, -1, -1))
             painter.drawRect(self.viewport().rect().adjusted(1, 1, -2, -2))
 
-    def focusInEvent(self, event: QEvent) -> None:
+    def focusInEvent(self, event: QFocusEvent) -> None:
         reasons = (Qt.FocusReason.TabFocusReason, Qt.FocusReason.BacktabFocusReason)
         self._focus_by_key = event.reason() in reasons
         super().focusInEvent(event)
         self.viewport().update()
 
-    def focusOutEvent(self, event: QEvent) -> None:
+    def focusOutEvent(self, event: QFocusEvent) -> None:
         super().focusOutEvent(event)
         self.viewport().update()
 

@@ -9,6 +9,7 @@ and theme stay.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import (
@@ -18,6 +19,7 @@ from PySide6.QtGui import (
     QPainter,
     QTextCharFormat,
     QTextLayout,
+    QTextLine,
     QTextOption,
 )
 
@@ -207,8 +209,7 @@ class Item:
         line = piece.layout.lineAt(max(0, piece.layout.lineCount() - 1))
         if not line.isValid():
             return QPointF(piece.x, piece.y + 3)
-        x = line.cursorToX(line.textStart() + line.textLength())
-        x = x[0] if isinstance(x, tuple) else x
+        x = _cursor_x(line, line.textStart() + line.textLength())
         return QPointF(piece.x + x + 2, piece.y + line.y() + (line.height() - 16) / 2)
 
     def _paint_caret(self, painter: QPainter) -> None:
@@ -350,9 +351,7 @@ class TextItem(Item):
         last = min(end, line.textStart() + line.textLength())
         if last <= first:
             return
-        left, right = line.cursorToX(first), line.cursorToX(last)
-        left = left[0] if isinstance(left, tuple) else left
-        right = right[0] if isinstance(right, tuple) else right
+        left, right = _cursor_x(line, first), _cursor_x(line, last)
         room = 5 if last == end else 0
         y = piece.y + line.y() + line.height() / 2 - 10
         box = QRectF(piece.x + left - 5, y, right - left - room + 10, 20)
@@ -366,3 +365,9 @@ class TextItem(Item):
             if start <= offset <= end and 0 <= y <= self.height:
                 return link
         return ""
+
+
+def _cursor_x(line: QTextLine, position: int) -> float:
+    """Where a text position lies in a line; PySide gives a pair, its stubs promise a number."""
+    x: Any = line.cursorToX(position)
+    return float(x[0] if isinstance(x, tuple) else x)

@@ -1,4 +1,4 @@
-"""Decoder: the fast path. One decoder-only transformer over the paged pool, driven by its config."""
+"""Decoder: the fast path, one decoder-only transformer over the paged pool, driven by config."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ class Decoder:
 
         qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
         input_norm, mlp_norm = vector("input_layernorm"), vector("post_attention_layernorm")
-        assert input_norm is not None and mlp_norm is not None
+        assert input_norm is not None
+        assert mlp_norm is not None
         return _Layer(
             input_norm=input_norm,
             qkv=linear(qkv, config.qkv_bias),

@@ -17,7 +17,11 @@ from engine.model.layout import EMBEDDING, FINAL_NORM, HEAD, Shapes, layer_name
 
 ROPE_FACTORS = "rope_freqs.weight"
 
-_TOP_NAMES = {"token_embd.weight": EMBEDDING, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
+_TOP_NAMES = {
+    "token_embd.weight": EMBEDDING,
+    "output_norm.weight": FINAL_NORM,
+    "output.weight": HEAD,
+}
 _PARTS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -109,7 +113,7 @@ def _read(path: Path, info: TensorInfo) -> np.ndarray:
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(info.offset)
-            view = memoryview(data)
+            view = data.data
             while view:
                 count = file.readinto(view)
                 if not count:

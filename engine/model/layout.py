@@ -23,8 +23,11 @@ Shapes = dict[str, tuple[int, ...]]
 class WeightSource(Protocol):
     """Tensors of a checked file, by Hugging Face name."""
 
-    name: str
-    shapes: Shapes
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shapes(self) -> Shapes: ...
 
     def load(self, name: str) -> torch.Tensor:
         """The tensor as a floating type that holds it exactly, on the CPU."""

@@ -1,4 +1,4 @@
-"""Weight storage behind one call: fp32 (exact), bf16, and bf16 packed for oneDNN (fast on a CPU)."""
+"""Weight storage behind one call: fp32 (exact), bf16, and bf16 packed for oneDNN (on a CPU)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _PACKED_ROWS = 32
 class Linear(Protocol):
     """x [M, columns] -> [M, rows], in x's dtype, which is `activation_dtype(storage)`."""
 
-    num_bytes: int
+    @property
+    def num_bytes(self) -> int: ...
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 

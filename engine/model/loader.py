@@ -85,9 +85,7 @@ def load_model(
     metadata = gguf.header.metadata
     name = metadata.get("general.name")
     name = name if isinstance(name, str) and name.strip() else path.stem
-    return _load(
-        path, name, source, gguf.config, gguf.factors, metadata, config, device, progress
-    )
+    return _load(path, name, source, gguf.config, gguf.factors, metadata, config, device, progress)
 
 
 def _load(

@@ -64,7 +64,9 @@ def scaling_from_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> Rope
 
     Raises: as `scaling_from_hf`.
     """
-    factor = metadata.get(f"{arch}.rope.scaling.factor") or metadata.get(f"{arch}.rope.scale_linear")
+    factor = metadata.get(f"{arch}.rope.scaling.factor") or metadata.get(
+        f"{arch}.rope.scale_linear"
+    )
     default = "linear" if factor not in (None, 1.0) else "none"
     kind = metadata.get(f"{arch}.rope.scaling.type", default)
     if kind == "none":
@@ -124,7 +126,9 @@ def _positive(values: Mapping[str, Any], key: str, default: float | None, name: 
     value = values.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise BadFileError(f"{name} gives {key} of its rotary positions as {value!r}: fetch it again")
+        raise BadFileError(
+            f"{name} gives {key} of its rotary positions as {value!r}: fetch it again"
+        )
     return float(value)
 
 

@@ -1,4 +1,4 @@
-"""Paged attention on the CPU: decode compiled by Numba, prefill gathered once for torch's kernel."""
+"""Paged attention on the CPU: decode compiled by Numba, prefill gathered once for torch."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ copy_blocks = reference.copy_blocks  # two gathers and two scatters; nothing to 
 @functools.cache
 def _store_kernel(kind: type, kv_kind: type) -> Any:
     @kernel()
-    def store(k_at, k_row, v_at, v_row, k_pool_at, v_pool_at, slots_at, num_tokens, num_slots, width):
+    def store(
+        k_at, k_row, v_at, v_row, k_pool_at, v_pool_at, slots_at, num_tokens, num_slots, width
+    ):
         k = numba.carray(address(k_at), num_tokens * k_row, kind)
         v = numba.carray(address(v_at), num_tokens * v_row, kind)
         k_pool = numba.carray(address(k_pool_at), num_slots * width, kv_kind)

@@ -81,7 +81,7 @@ def lock_threads() -> threading.Lock:
 # --- inside kernels -----------------------------------------------------------------------------
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def address(typingctx: Any, number: Any) -> Any:
     """An integer as a pointer, for `numba.carray`."""
 
@@ -91,7 +91,7 @@ def address(typingctx: Any, number: Any) -> Any:
     return types.voidptr(number), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def widen(typingctx: Any, number: Any) -> Any:
     """The bits of a bf16 (uint16), or a float32 -> float32."""
 
@@ -104,7 +104,7 @@ def widen(typingctx: Any, number: Any) -> Any:
     return types.float32(number), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def narrow(typingctx: Any, array: Any, number: Any) -> Any:
     """A float32 as `array` holds it: bf16 is rounded to nearest, ties to even; NaN stays NaN."""
 
@@ -122,7 +122,7 @@ def narrow(typingctx: Any, array: Any, number: Any) -> Any:
     return array.dtype(array, number), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _pow2(typingctx: Any, number: Any) -> Any:
     """2 ** n for a whole float -126 to 127, by writing the exponent's bits."""
 
@@ -145,7 +145,7 @@ _HALF, _ONE = numba.float32(0.5), numba.float32(1.0)
 _C2, _C3, _C4, _C5, _C6 = (numba.float32(1 / n) for n in (2, 6, 24, 120, 720))
 
 
-@numba.njit(inline="always", fastmath=_FAST)  # type: ignore[untyped-decorator]
+@numba.njit(inline="always", fastmath=_FAST)
 def exp(x: Any) -> Any:
     """e ** x in float32, to 2e-7; x is held to -87..88. Ten times libm's speed: it vectorises."""
     x = min(max(x, _LOW), _HIGH)
@@ -156,7 +156,7 @@ def exp(x: Any) -> Any:
     return (_ONE + r + r * r * series) * _pow2(n)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _floor(typingctx: Any, number: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         function = builder.module.declare_intrinsic("llvm.floor", [ir.FloatType()])

@@ -1,6 +1,6 @@
 """Norms, rotary and activation on the CPU: one pass over each row, fp32 in registers.
 
-torch's own bf16 operators take three to six calls and as many round trips to fp32 for each of these.
+torch's own bf16 operators take three to six calls, and as many round trips to fp32, for each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of the window share: an event loop of Qt and asyncio, and a chat core on a fake engine."""
+"""What tests of the window share: a loop of Qt and asyncio, and a chat core on a fake engine."""
 
 from __future__ import annotations
 
@@ -138,9 +138,7 @@ class Core:
             self.intents, self.bridge, self.status, self.replies, self.tasks, path,
             lambda *args: self.fetch(*args),
         )  # fmt: skip
-        self.transfer = Transfer(
-            self.intents, self.sessions, self.chats, self.status, self.tasks
-        )
+        self.transfer = Transfer(self.intents, self.sessions, self.chats, self.status, self.tasks)
 
     def _make_client(self) -> FakeClient:
         self.clients.append(FakeClient())

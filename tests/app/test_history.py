@@ -24,7 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def chat(number: int = 1, *, replies: tuple[ReplyRecord, ...] = ()) -> SessionRecord:
     turn = TurnRecord(f"t{number}", "Why?\0 ü 日本 😀", 5, replies, max(len(replies) - 1, 0))
     return SessionRecord(
-        f"s{number}", f"Chat {number}", number, number, "Be brief", Sampling(seed=2**63 - 1), (turn,)
+        f"s{number}",
+        f"Chat {number}",
+        number,
+        number,
+        "Be brief",
+        Sampling(seed=2**63 - 1),
+        (turn,),
     )
 
 
@@ -194,7 +200,9 @@ def test_deleted_chats_come_back_until_the_end(tmp_path):
     file.set_deleted("s2", True)
     file.set_deleted("s2", False)
     file.close()
-    assert [one.session_id for one in HistoryFile(tmp_path / "history.db").open().sessions] == ["s2"]
+    assert [one.session_id for one in HistoryFile(tmp_path / "history.db").open().sessions] == [
+        "s2"
+    ]
 
 
 def test_tabs_of_chats_that_are_gone_are_forgotten(tmp_path):

@@ -1,4 +1,4 @@
-"""The command line: what is taken, what is refused and how, and which model a window starts with."""
+"""The command line: what is taken, what is refused and how, and which model a window gets."""
 
 from __future__ import annotations
 

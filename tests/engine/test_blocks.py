@@ -129,9 +129,7 @@ def test_random_operations_keep_every_invariant(num_blocks: int) -> None:
         elif action == 1 and tables:
             pool.release(tables.pop(rng.randrange(len(tables))))
         elif action == 2:
-            for block in pool.find_prefix(
-                [chain_digest(ROOT, [rng.randrange(3 * num_blocks)])]
-            ):
+            for block in pool.find_prefix([chain_digest(ROOT, [rng.randrange(3 * num_blocks)])]):
                 pool.share(block, step % 50)
                 tables.append([block])
         elif action == 3 and tables and pool.num_available:

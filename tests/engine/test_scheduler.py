@@ -12,19 +12,13 @@ from engine.scheduler import Scheduler, StepPlan
 from engine.sequence import Phase, Sequence
 
 
-def make(
-    num_blocks: int = 16, block_tokens: int = 4, chunk: int = 8, most: int = 64
-) -> Scheduler:
+def make(num_blocks: int = 16, block_tokens: int = 4, chunk: int = 8, most: int = 64) -> Scheduler:
     return Scheduler(BlockPool(num_blocks, block_tokens), chunk, most, root_digest("t"))
 
 
-def request(
-    number: int, num_prompt: int, limit: int = 64, cache: bool = False
-) -> Sequence:
+def request(number: int, num_prompt: int, limit: int = 64, cache: bool = False) -> Sequence:
     tokens = [number * 1000 + i for i in range(num_prompt)]
-    return Sequence(
-        number, tokens, num_prompt, limit, SamplingParams(), number, 0, cache
-    )
+    return Sequence(number, tokens, num_prompt, limit, SamplingParams(), number, 0, cache)
 
 
 def step(scheduler: Scheduler) -> StepPlan:
@@ -99,9 +93,7 @@ def test_ended_sequences_give_back_every_block_in_every_phase() -> None:
     assert scheduler.pool.num_free == 8
 
 
-def test_a_prompt_that_is_wholly_cached_still_computes_one_token_in_its_own_block() -> (
-    None
-):
+def test_a_prompt_that_is_wholly_cached_still_computes_one_token_in_its_own_block() -> None:
     for length in (4, 8, 9, 12):
         scheduler = make(block_tokens=4, chunk=64)
         first = request(1, length, cache=True)
@@ -145,9 +137,7 @@ def test_random_traffic_always_ends_and_keeps_every_invariant(seed: int) -> None
     for number in range(2500):
         if number < 2000 and rng.random() < 0.3:
             limit = rng.randint(1, room)
-            sequence = request(
-                rng.randrange(4), rng.randint(1, limit), limit, rng.random() < 0.7
-            )
+            sequence = request(rng.randrange(4), rng.randint(1, limit), limit, rng.random() < 0.7)
             scheduler.add(sequence)
             live.append(sequence)
         if live and rng.random() < 0.05:

@@ -36,9 +36,7 @@ def test_first_fit_leaves_gaps_that_a_longer_request_cannot_use() -> None:
 def test_the_workload_is_the_same_each_time_and_fits() -> None:
     jobs = workload(400, 512)
     assert jobs == workload(400, 512)
-    assert all(
-        job.num_prompt >= 1 and job.num_new >= 1 and job.total <= 512 for job in jobs
-    )
+    assert all(job.num_prompt >= 1 and job.num_new >= 1 and job.total <= 512 for job in jobs)
 
 
 def test_a_known_case_is_counted_exactly() -> None:
@@ -54,9 +52,7 @@ def test_blocks_waste_less_and_run_more_than_either_kind_of_slab() -> None:
     jobs = workload(200, 512)
     blocks = 4 * 512 // 16
     paged = simulate(jobs, blocks, 16, 512, None).ratios(contiguous=False)
-    slab = simulate(jobs, blocks, 16, 512, FixedSlabs(2048, 512)).ratios(
-        contiguous=True
-    )
+    slab = simulate(jobs, blocks, 16, 512, FixedSlabs(2048, 512)).ratios(contiguous=True)
     own = simulate(jobs, blocks, 16, 512, FirstFit(2048)).ratios(contiguous=True)
     assert paged["waste_ratio"] < own["waste_ratio"] < slab["waste_ratio"]
     assert paged["mean_running"] > own["mean_running"] > slab["mean_running"]

@@ -35,7 +35,9 @@ def test_rms_norm(ops_for, shape, dtype):
 def test_rms_norm_of_a_slice(ops_for):
     wide = randn(4, 6, 24)
     weight = randn(24, seed=1)
-    close(ops_for(FP32).rms_norm(wide[:, 1:3], weight, 1e-6), normed(wide[:, 1:3], weight, 1e-6), FP32)
+    close(
+        ops_for(FP32).rms_norm(wide[:, 1:3], weight, 1e-6), normed(wide[:, 1:3], weight, 1e-6), FP32
+    )
 
 
 @dtypes

@@ -93,8 +93,10 @@ def test_chunk_without_wanted_logits_gives_none(tiny_folder, tmp_path, load):
     kv = model.kv
 
     class Pool:
-        k = [torch.zeros(4, 4, kv.num_kv_heads, kv.head_dim) for _ in range(kv.num_layers)]
-        v = [torch.zeros(4, 4, kv.num_kv_heads, kv.head_dim) for _ in range(kv.num_layers)]
+        def __init__(self) -> None:
+            shape = (4, 4, kv.num_kv_heads, kv.head_dim)
+            self.k = [torch.zeros(shape) for _ in range(kv.num_layers)]
+            self.v = [torch.zeros(shape) for _ in range(kv.num_layers)]
 
     batch = Batch(
         token_ids=torch.tensor([5, 6, 7]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -57,3 +58,13 @@ def starter_model() -> Path:
             "or set TESSERA_DATA_DIR to the data folder that holds it."
         )
     return _MODEL
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collect_on_the_main_thread() -> Iterator[None]:
+    """Garbage is collected here, between modules, as the app does it: a collection that starts by
+    itself on a worker thread would destroy QObjects there, and the process with them."""
+    gc.disable()
+    yield
+    gc.collect()
+    gc.enable()

@@ -176,6 +176,16 @@ TEMPLATE = (
 )
 
 
+END = {
+    "content": "<|end|>",
+    "lstrip": False,
+    "rstrip": True,
+    "normalized": False,
+    "single_word": False,
+    "special": True,
+}
+
+
 def write_folder(path: Path, kind: str) -> None:
     """A small model's tokeniser files, with control tokens that swallow spaces."""
     letters = sorted({letter for line in LINES for letter in line} | set("<>|[]/\u2581"))
@@ -218,7 +228,7 @@ def write_folder(path: Path, kind: str) -> None:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<s>",
-        "eos_token": {"content": "<|end|>", "special": True},
+        "eos_token": {**END, "__type": "AddedToken"},
     }
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     (path / "chat_template.jinja").write_text(TEMPLATE)

@@ -294,9 +294,12 @@ def _compare_slab(args: argparse.Namespace) -> Report:
     if not 20 <= args.requests <= 100_000:
         raise ConfigError(f"--requests is {args.requests}, allowed 20 to 100000")
 
+    said = [""]
+
     def say(note: str) -> None:
-        if not args.json:
+        if not args.json and note != said[-1]:
             print(note, file=sys.stderr)
+            said.append(note)
 
     report, info = compare_slab(
         _model_path(args),

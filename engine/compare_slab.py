@@ -38,7 +38,7 @@ from engine.slab import (
 Row = dict[str, float | int]
 Report = dict[str, object]
 SWEEP = (2, 4, 8, 16)  # maximum slabs that the pool holds
-WINDOW_S = 8.0  # of steady work, per way of giving out memory
+WINDOW_S = 5.0  # of steady work, per way of giving out memory
 
 
 def compare_slab(

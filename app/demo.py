@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtWidgets import QWidget
 
+from app.export.files import safe_name
 from app.options import NO_STARTER, Options
 from app.records import Sampling
 from app.settings import SettingsStore
@@ -107,15 +108,16 @@ async def _chat(app: App) -> dict[str, object]:
     sessions = [app.sessions.get(session_id) for session_id in app.sessions.tabs]
     chats = [session for session in sessions if session is not None]
     await _until(
-        lambda: all(_num_chars(chat) >= 40 or not chat.is_busy for chat in chats), ANSWER_S, "write"
+        lambda: all(_has_ended(chat) or _num_chars(chat) >= 40 for chat in chats), ANSWER_S, "write"
     )
     await _shoot(app, shots, 1)
-    await _until(lambda: not any(chat.is_busy for chat in chats), ANSWER_S, "finish")
+    await _until(lambda: all(_has_ended(chat) for chat in chats), ANSWER_S, "finish")
     await _until(lambda: app.pool.counts.active == 0, 5.0, "give its blocks back")
     await _shoot(app, shots, 2)
     for chat in chats:
         for name in FORMATS:
-            await app.transfer.export(chat.record, name, shots)
+            path = shots / f"{safe_name(chat.title)}.{name}"  # a second run replaces the first
+            await app.transfer.export(chat.record, name, path)
     return _result(app, chats, watch.most)
 
 
@@ -155,6 +157,11 @@ async def _shoot(app: App, folder: Path, number: int) -> None:
 def _save(widget: QWidget, path: Path) -> None:
     if not widget.grab().save(str(path)):
         raise DemoError(f"{path} could not be written; choose another folder with --shots.")
+
+
+def _has_ended(chat: Session) -> bool:
+    reply = chat.record.turns[0].reply if chat.record.turns else None
+    return reply is not None and reply.state != "streaming"
 
 
 def _num_chars(chat: Session) -> int:

@@ -51,7 +51,7 @@ from engine.sampling import SampleRow, sample
 from engine.scheduler import StepItem, StepPlan
 from engine.sequence import Sequence
 from engine.serving import Serving, open_model
-from engine.template_worker import RenderResult, TemplateWorker
+from engine.template_worker import PLAIN_STOP, RenderResult, TemplateWorker
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class Tokenised:
     submit: Submit
     token_ids: tuple[int, ...]
     error: str = ""
+    notes: tuple[str, ...] = ()  # what was changed to make a strict template accept the messages
+    stop: tuple[str, ...] = ()  # stop strings that the prompt's form adds
 
 
 class LoadingStopped(Exception):
@@ -182,9 +184,9 @@ class Engine:
             if result.error:
                 self._post(Tokenised(submit, (), result.error))
             else:
-                self._post(
-                    Tokenised(submit, tuple(text.encode_rendered(result.text, result.guard)))
-                )
+                token_ids = tuple(text.encode_rendered(result.text, result.guard))
+                stop = () if text.template else PLAIN_STOP
+                self._post(Tokenised(submit, token_ids, notes=result.repaired, stop=stop))
 
         self._worker.render(
             submit.request_id,
@@ -224,10 +226,10 @@ class Engine:
             seed=secrets.randbits(63) if params.seed is None else params.seed,
             use_prefix_cache=self._config.prefix_cache and submit.use_prefix_cache,
         )
-        reply = Reply(sequence, serving.text.stream(params.stop), submitted_s)
+        reply = Reply(sequence, serving.text.stream((*params.stop, *ready.stop)), submitted_s)
         self._replies[submit.request_id] = reply
         serving.scheduler.add(sequence)
-        self._events.append(Accepted(submit.request_id, num_prompt, limit))
+        self._events.append(Accepted(submit.request_id, num_prompt, limit, ready.notes))
         self._say_states()
 
     def _cancel(self, request_id: int) -> None:

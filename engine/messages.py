@@ -243,6 +243,7 @@ class Accepted:
     request_id: int
     prompt_tokens: int
     limit_tokens: int  # prompt + reply can reach this many (context or pool, the smaller)
+    notes: tuple[str, ...] = ()  # what was changed for a strict chat template, a sentence each
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -46,7 +47,13 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture
 def run(qapp):
-    """Runs one coroutine on Qt's event loop, with a time limit."""
+    """Runs one coroutine on Qt's event loop, with a time limit.
+
+    Garbage is collected here and not on the workers, as the application's Collector does: a
+    QObject that dies on a worker is an error of Qt.
+    """
+    gc.collect()
+    gc.disable()
     loop = qasync.QEventLoop(qapp)
     asyncio.set_event_loop(loop)
 
@@ -56,6 +63,8 @@ def run(qapp):
     yield runner
     loop.close()
     asyncio.set_event_loop(None)
+    gc.collect()
+    gc.enable()
 
 
 class FakeClient:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import BadFileError, ModelError, UnsupportedModelError
@@ -71,6 +71,7 @@ def test_ids_and_text_equal_transformers(sample: str, text: Text, reference: Any
 @settings(max_examples=300, deadline=None)
 @given(sample=st.text(max_size=60))
 def test_ids_equal_transformers_on_any_text(sample: str, text: Text, reference: Any) -> None:
+    assume(not any(token in sample for token in text.special_tokens))  # ours stay text
     assert text.encode_raw(sample) == reference(sample)["input_ids"]
 
 
@@ -166,8 +167,8 @@ def test_typed_control_tokens_stay_text(role: str, worker: TemplateWorker, text:
     assert ids[at : at + len(inside)] == inside
 
 
-# The starter's vocabulary lacks the first bytes of some unassigned planes; they have no ids.
-KNOWN_LETTERS = st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"])
+# The starter's vocabulary lacks 21 bytes, of rare controls and empty planes.
+KNOWN_LETTERS = st.characters(min_codepoint=0x20, max_codepoint=0xFFFF, exclude_categories=["Cs"])
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,7 +15,7 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
 MAX_INLINE_CHARS = 20_000  # a longer paragraph is shown as it is; nobody formats such a line
-MAX_NESTING = 20
+MAX_NESTING = 40  # lists and quotations within each other; the library drops what is deeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,10 @@ def _joined(spans: list[Span]) -> tuple[Span, ...]:
 
 def _parse_with_lines(text: str) -> list[tuple[Block, int]]:
     """Blocks, each with the number of the line at which its top-level part starts."""
-    return _Walker().walk(_MD.parse(text))
+    tokens = _MD.parse(text)
+    if any(token.level >= MAX_NESTING - 1 for token in tokens if token.nesting):
+        return [(block, 0) for block in plain_blocks(text)]  # nothing that was written is lost
+    return _Walker().walk(tokens)
 
 
 # --- text that grows --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFrame, QMainWindow, QSplitter, QVBoxLayout, QWidg
 from app.render.theme import ThemeManager, theme
 from app.state.intents import Intents
 from app.state.pool import PoolModel
-from app.state.session import Sessions
+from app.state.session import Session, Sessions
 from app.state.status import AppStatus
 from app.views.buttons import refresh_icons
 from app.views.chat_area import ChatArea
@@ -73,6 +73,7 @@ class MainWindow(QMainWindow):
         self._panel_choice: bool | None = None  # panel wanted by the user
         self._list_width = int(theme().size("sidebar"))
         self._panel_width = 0  # set by hand, 0 = by width
+        self._titled: Session | None = None  # the chat whose title the window bears
         self._over: QWidget | None = None  # the pane that slid over the chat
         self._mode = ("", False)
         self.setWindowTitle("Tessera")
@@ -315,10 +316,19 @@ class MainWindow(QMainWindow):
 
     @Slot(str)
     def _on_current(self, session_id: str) -> None:
-        session = self._sessions.get(session_id)
-        self.setWindowTitle(f"{session.title} – Tessera" if session else "Tessera")  # noqa: RUF001
+        if self._titled is not None:
+            self._titled.changed.disconnect(self._show_title)
+        self._titled = self._sessions.get(session_id)
+        if self._titled is not None:
+            self._titled.changed.connect(self._show_title)
+        self._show_title()
         if self._over is self.chat_list:
             self.close_over()
+
+    @Slot()
+    def _show_title(self) -> None:
+        session = self._titled
+        self.setWindowTitle(f"{session.title} – Tessera" if session else "Tessera")  # noqa: RUF001
 
     @Slot()
     def _on_theme(self) -> None:

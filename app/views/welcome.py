@@ -65,6 +65,15 @@ class ChipMark(QWidget):
         paint_chip(QPainter(self), QPointF(0, 0), self.owner, "active", 1.0)
 
 
+class PromptEdit(QLineEdit):
+    """Keeps Enter to itself: Qt's own passes it on, and the page would send a second time."""
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        super().keyPressEvent(event)
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            event.accept()
+
+
 class PromptRow(QWidget):
     """One prompt: chip, text, pencil."""
 
@@ -75,7 +84,7 @@ class PromptRow(QWidget):
         row.setContentsMargins(15, 0, 8, 0)
         row.setSpacing(12)
         self.chip = ChipMark(owner, self)
-        self.edit = QLineEdit(text, self)
+        self.edit = PromptEdit(text, self)
         self.edit.setProperty("kind", "bare")
         self.edit.setAccessibleName(f"Prompt {owner + 1}")
         self.edit.setMaxLength(4000)
@@ -238,9 +247,7 @@ class WelcomePage(QScrollArea):
             self._intents.send_all.emit(self.texts())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        # A line edit passes Enter on after it has told that it was pressed.
-        is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if is_enter and not isinstance(self.focusWidget(), QLineEdit):
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self.send_all()
         else:
             super().keyPressEvent(event)

@@ -138,3 +138,10 @@ def test_hostile_text_is_parsed_in_bounded_time(text):
     blocks = parse(text)
     assert time.perf_counter() - start < 5
     assert blocks
+
+
+@pytest.mark.parametrize("mark", ["> ", "- ", "1. "])
+@pytest.mark.parametrize("depth", [1, 5, 12, 19, 39, 40, 41, 200])
+def test_no_depth_of_nesting_loses_text(mark, depth):
+    blocks = parse(mark * depth + "needle")
+    assert "needle" in "".join(block.text for block in blocks if isinstance(block, TextBlock))

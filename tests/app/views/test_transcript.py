@@ -97,7 +97,8 @@ def wheel(view: TranscriptView, delta: int) -> None:
     middle = QPointF(300, 200)
     event = QWheelEvent(
         middle, view.viewport().mapToGlobal(middle), QPoint(0, 0), QPoint(0, delta),
-        Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase, False,
+        Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase,
+        False,
     )  # fmt: skip
     QGuiApplication.sendEvent(view.viewport(), event)
 

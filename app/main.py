@@ -40,6 +40,7 @@ from app.state.status import AppStatus
 from app.tasks import Tasks
 from app.transfer import Transfer
 from app.views.main_window import MainWindow
+from app.views.style import install_style
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.errors import EngineStoppedError
@@ -70,6 +71,7 @@ class App(QObject):
         self.reporter.install()
         self._build_state(profile)
         self._build_control(profile)
+        self.focus_ring = install_style(qt)  # before the theme, whose style sheet comes on top
         self.themes = ThemeManager(self)
         self.themes.set_choice(options.theme or self.settings.theme)
         self.window = MainWindow(self.sessions, self.pool, self.status, self.intents, self.themes)

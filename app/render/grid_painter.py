@@ -83,7 +83,7 @@ class GridPicture:
         pixels[:, cell - gap :] = WELL_INDEX
         pixels[..., cell - gap :] = WELL_INDEX
         if self.layout.pitch >= 5:  # notch_from_pitch: a shared block lacks its corner
-            side = 2 * gap
+            side = min(2 * gap, (cell - gap) // 2)  # never most of the tile
             corner = pixels[:, :side, :, cell - gap - side : cell - gap]
             is_shared = (part % NUM_STATES == 3)[:, None, :, None]
             np.copyto(corner, WELL_INDEX, where=is_shared)

@@ -14,7 +14,7 @@ from app.main import App, run
 from app.options import parse
 from app.records import Sampling
 
-PROMPTS = ["Tell me a very long story about cats.", "Count to one thousand, one number a line."]
+PROMPTS = ["Tell me a very long story about cats.", "Tell me a very long story about dogs."]
 
 
 def say(**facts: object) -> None:
@@ -48,7 +48,6 @@ async def quit_midstream(app: App) -> int:
     await two_chats_stream(app)
     say(streaming=app.status.num_generating)
     app.window.close()  # as the user does
-    await app.closed.wait()
     return 0
 
 
@@ -56,7 +55,6 @@ async def quit_while_loading(app: App) -> int:
     await until(lambda: app.status.phase == "loading")
     say(phase=app.status.phase)
     app.window.close()
-    await app.closed.wait()
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QPushButton, QToolButton
+from PySide6.QtWidgets import QApplication, QPushButton, QToolButton, QWidget
 
 from app.records import SessionRecord
 from app.render.theme import theme
@@ -259,10 +259,11 @@ def test_buttons_have_names_and_are_large_enough(bench: Bench) -> None:
 
 def test_the_focus_ring_follows_the_keyboard_only(qtbot, qapp: QApplication) -> None:
     ring = FocusRing(qapp)
-    button = QPushButton("Send")
-    qtbot.addWidget(button)
+    window = QWidget()  # the frame lies in the window of its widget: a button alone has none
+    qtbot.addWidget(window)
+    button = QPushButton("Send", window)
     button.setStyle(TesseraStyle())
-    button.show()
+    window.show()
     button.setFocus(Qt.FocusReason.TabFocusReason)
     ring._on_focus(None, button)
     assert ring.target is button

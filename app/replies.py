@@ -17,6 +17,7 @@ from app.state.session import Session, Sessions, Status
 from app.state.status import AppStatus
 from engine.errors import EngineStoppedError, TesseraError
 from engine.messages import (
+    Accepted,
     Cancel,
     Failed,
     Finished,
@@ -94,9 +95,11 @@ class Replies(QObject):
         self._owners = OwnerNumbers()
         self._running: dict[str, Running] = {}  # by session id
         self._by_request: dict[int, Running] = {}
+        self._told: set[tuple[str, str]] = set()  # session id and note: each is said once
         self._timer = QTimer(self)
         self._timer.setInterval(SAVE_INTERVAL_MS)
         self._timer.timeout.connect(self._save_texts)
+        bridge.accepted.connect(self._on_accepted)
         bridge.text.connect(self._on_text)
         bridge.state.connect(self._on_state)
         bridge.finished.connect(self._on_finished)
@@ -207,6 +210,18 @@ class Replies(QObject):
                 self._bridge.send(ReleaseOwner(owner))
 
     # --- from the engine ------------------------------------------------------------------------
+
+    @Slot(object)
+    def _on_accepted(self, event: Accepted) -> None:
+        """Say what had to be changed for the model's chat template, once for each chat."""
+        running = self._by_request.get(event.request_id)
+        if running is None:
+            return
+        for note in event.notes:
+            said = (running.session.session_id, note)
+            if said not in self._told:
+                self._told.add(said)
+                self._status.toast.emit(note, "")
 
     @Slot(int, object, int)
     def _on_text(self, request_id: int, text: str, num_tokens: int) -> None:

@@ -121,6 +121,8 @@ def _model_path(args: argparse.Namespace) -> Path:
 def _read_json(path: Path) -> object:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON ({error})") from error
 

@@ -10,6 +10,7 @@ import pytest
 from app.errors import HistoryError
 from app.records import Sampling
 from engine.messages import (
+    Accepted,
     Cancel,
     ChatMessage,
     Failed,
@@ -121,6 +122,26 @@ def test_a_message_to_a_busy_chat_is_kept_said_and_sent_later(core, run):
         assert texts(core.client.submits[1])[-2:] == [("assistant", "1"), ("user", "Two?")]
         await core.answer(core.client.submits[1], "2")
         assert [turn.reply.text for turn in session.record.turns] == ["1", "2"]
+        await core.close()
+
+    run(story())
+
+
+def test_what_was_changed_for_a_strict_template_is_said_once_for_each_chat(core, run):
+    async def story():
+        await core.open()
+        note = "The template takes no system prompt; it was put before the first message."
+        session, first = await core.ask("One?")
+        core.client.say(Accepted(first.request_id, 5, 9, (note,)))
+        await core.answer(first, "1")
+        _, second = await core.ask("Two?", session)
+        core.client.say(Accepted(second.request_id, 5, 9, (note,)))
+        await core.answer(second, "2")
+        assert core.toasts == [(note, "")]
+        _, other = await core.ask("One?")
+        core.client.say(Accepted(other.request_id, 5, 9, (note,)))
+        await core.answer(other, "1")
+        assert core.toasts == [(note, "")] * 2
         await core.close()
 
     run(story())

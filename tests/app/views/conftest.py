@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from PySide6.QtWidgets import QApplication
 
@@ -12,9 +10,9 @@ from app.views.style import install_style
 
 
 @pytest.fixture(scope="session", autouse=True)
-def look(qapp: QApplication) -> Iterator[ThemeManager]:
+def look(qapp: QApplication) -> ThemeManager:
     """As `app.main` sets them, light."""
     install_style(qapp)
     manager = ThemeManager()
     manager.set_choice("light")
-    yield manager
+    return manager

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from app.main import App, run
 from app.options import parse
 from app.records import Sampling
+from app.state.session import Session
 
 PROMPTS = ["Tell me a very long story about cats.", "Tell me a very long story about dogs."]
 
@@ -24,6 +25,11 @@ def say(**facts: object) -> None:
 async def until(is_true: Callable[[], bool]) -> None:
     while not is_true():
         await asyncio.sleep(0.02)
+
+
+def has_ended(chat: Session) -> bool:
+    reply = chat.record.turns[0].reply
+    return reply is not None and reply.state != "streaming"
 
 
 async def two_chats_stream(app: App) -> None:
@@ -91,6 +97,22 @@ async def stay(app: App) -> int:
     say(up=True)
     await until(lambda: not app.window.isMinimized())
     say(raised=app.window.isVisible())
+    return 0
+
+
+async def too_long(app: App) -> int:
+    """A megabyte, a prompt a little over the context, and one that is fine: all at once."""
+    app.chats.default_sampling = Sampling(temperature=0.0, max_tokens=20)
+    await until(lambda: app.status.phase == "ready")
+    app.intents.send_all.emit(["x " * 500_000, "Why? " * 6000, "Say hello."])
+    chats = [app.sessions.get(one) for one in app.sessions.tabs[-3:]]
+    await until(lambda: all(chat.record.turns and has_ended(chat) for chat in chats if chat))
+    replies = [chat.record.turns[0].reply for chat in chats if chat]
+    say(
+        states=[reply.state for reply in replies if reply],
+        errors=[reply.error for reply in replies if reply],
+        kept=[len(chat.record.turns[0].user_text) for chat in chats if chat],
+    )
     return 0
 
 

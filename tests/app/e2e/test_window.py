@@ -155,6 +155,17 @@ def test_a_second_start_raises_the_first_window_and_ends(play, window_env, data_
     assert first.wait(timeout=20) == 0
 
 
+def test_prompts_that_do_not_fit_are_sentences_and_the_other_chat_goes_on(play, data_folder):
+    process = play("too_long", data_folder, "--model", "starter")
+    facts = said(process)
+    assert facts["states"] == ["failed", "failed", "complete"]
+    assert facts["kept"][:2] == [1_000_000, 30_000]
+    for sentence in facts["errors"][:2]:
+        assert "tokens" in sentence
+        assert "Traceback" not in sentence
+    assert process.wait(timeout=20) == 0
+
+
 @pytest.mark.parametrize("content", [b"<!DOCTYPE html><html></html>", b"GGUF\3\0\0\0", b""])
 def test_a_file_that_is_no_model_is_a_sentence_in_the_window(play, tmp_path, content):
     bad = tmp_path / "bad.gguf"

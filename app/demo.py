@@ -37,6 +37,7 @@ PROMPTS = (
 MAX_TOKENS = 160
 LOAD_S = 180.0
 ANSWER_S = 600.0
+SHOWN_CHARS = 240  # of every reply in the first picture
 PAINT_S = 0.15  # for the window to lay out and paint after a change of theme
 FORMATS = ("md", "json", "html", "pdf")
 
@@ -108,7 +109,9 @@ async def _chat(app: App) -> dict[str, object]:
     sessions = [app.sessions.get(session_id) for session_id in app.sessions.tabs]
     chats = [session for session in sessions if session is not None]
     await _until(
-        lambda: all(_has_ended(chat) or _num_chars(chat) >= 40 for chat in chats), ANSWER_S, "write"
+        lambda: all(_has_ended(chat) or _num_chars(chat) >= SHOWN_CHARS for chat in chats),
+        ANSWER_S,
+        "write",
     )
     await _shoot(app, shots, 1)
     await _until(lambda: all(_has_ended(chat) for chat in chats), ANSWER_S, "finish")

@@ -137,8 +137,8 @@ class App(QObject):
         self.window.show()
         await asyncio.sleep(0)
         self.chats.show(await self.history.open())
-        if not self.sessions.tabs:
-            self.chats.new_chat()
+        if self.sessions.all and not self.sessions.tabs:
+            self.chats.new_chat()  # who has no chat at all is welcomed instead
         self.bridge.start()
         path = model_to_load(self.options.model, self.settings.last_model, self.options.data_dir)
         if path:

@@ -308,6 +308,7 @@ class Replies(QObject):
         )
         session.put_reply(running.turn_index, _with_usage(reply, usage))
         session.tokens_per_s = 0.0
+        session.has_cached_blocks = self._owners.has_blocks(session.session_id)
         session.unread = session.session_id != self._sessions.current_id
         session.set_status("failed" if state == "failed" else "idle", error)
         session.changed.emit()

@@ -87,8 +87,7 @@ class Chats(QObject):
 
     def show(self, loaded: Loaded) -> None:
         """Put what the history holds into the window, with the tabs of the last run."""
-        for record in loaded.sessions:
-            self._sessions.insert(Session(record, self._sessions), len(self._sessions.all))
+        self._sessions.extend([Session(record, self._sessions) for record in loaded.sessions])
         for session_id in loaded.tabs:
             self._sessions.open_tab(session_id, make_current=False)
         if loaded.current or loaded.tabs:

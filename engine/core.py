@@ -150,7 +150,7 @@ class Engine:
             sentence = str(error)
         except Exception as error:  # a stranger's file: whatever it provokes ends this load only
             log.exception("loading %s", path)
-            sentence = f"{path.name} cannot be loaded ({type(error).__name__}: {error})"
+            sentence = f"{path.name} cannot be loaded ({type(error).__name__}: {error})."
         else:
             self._serving = serving
             if not self._worker_started:

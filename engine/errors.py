@@ -17,9 +17,15 @@ TesseraError
 
 from __future__ import annotations
 
+import reprlib
+
 
 class TesseraError(Exception):
     """Root of the tree."""
+
+    def __str__(self) -> str:
+        sentence = super().__str__()
+        return sentence if not sentence or sentence[-1] in ".!?" else f"{sentence}."
 
 
 class ConfigError(TesseraError):
@@ -68,3 +74,10 @@ class EngineStoppedError(TesseraError):
 
 class DownloadError(TesseraError):
     pass
+
+
+def shown(value: object, most: int = 60) -> str:
+    """A value out of somebody's file, fit for a sentence: short, one line, printable."""
+    text = value if isinstance(value, str) and value else reprlib.repr(value)
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -62,7 +62,7 @@ class EngineThread:
             reason = str(error)
         except Exception as error:  # the fence: nothing else in engine/ catches broadly
             log.exception("the engine stopped")
-            reason = f"The engine stopped: {type(error).__name__}: {error}"
+            reason = f"An error inside the engine ended it ({type(error).__name__}: {error})."
         finally:
             if engine is not None:
                 engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 # A chunk that starts with U+FFFE is taken for text in the other byte order on its way into Qt,
 # and lone surrogates cannot be converted at all. Both become the replacement character.
@@ -35,6 +36,11 @@ def pieces(text: str, limit: int = PIECE_CHARS) -> list[tuple[int, int]]:
         start = end
     spans.append((start, len(text)))
     return spans
+
+
+def tool_tip(text: str) -> str:
+    """The same words for a tool tip: there Qt takes tags for HTML, and loads images they name."""
+    return f"<span>{escape(text)}</span>" if "<" in text else text
 
 
 def letters_words(num_bytes: int) -> str:

@@ -145,6 +145,13 @@ class Sessions(QObject):
         self.all.insert(index, session)
         self.inserted.emit(index)
 
+    def extend(self, sessions: list[Session]) -> None:
+        """Put many at the end, in their order; `inserted` comes once, with the first index."""
+        index = len(self.all)
+        self.all += sessions
+        if sessions:
+            self.inserted.emit(index)
+
     def remove(self, session_id: str) -> int:
         """Take a chat out of the list (close its tab first). Returns where it stood."""
         index = next(i for i, s in enumerate(self.all) if s.session_id == session_id)

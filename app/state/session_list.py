@@ -211,7 +211,7 @@ class SessionListModel(QAbstractListModel):
         if self._facts.get(session) == _facts(session):
             self._tell(session.session_id)  # a chip that fills: many times a second
         else:
-            self._rebuild()
+            self._rearrange()
 
     @Slot(str)
     def _on_current(self, session_id: str) -> None:
@@ -229,6 +229,32 @@ class SessionListModel(QAbstractListModel):
         self._rows = self._wanted_rows()
         self._facts = {session: _facts(session) for session in self._sessions.all}
         self.endResetModel()
+        self.rebuilt.emit()
+
+    def _rearrange(self) -> None:
+        """As `_rebuild`, row by row: a reset would close the field in which a chat is renamed."""
+        wanted = self._wanted_rows()
+        self._facts = {session: _facts(session) for session in self._sessions.all}
+        none, kept = QModelIndex(), set(wanted)
+        for row in reversed(range(len(self._rows))):
+            if self._rows[row] not in kept:
+                self.beginRemoveRows(none, row, row)
+                del self._rows[row]
+                self.endRemoveRows()
+        for row, one in enumerate(wanted):
+            if row < len(self._rows) and self._rows[row] == one:
+                continue
+            if one in self._rows:
+                at = self._rows.index(one)
+                self.beginMoveRows(none, at, at, none, row)
+                self._rows.insert(row, self._rows.pop(at))
+                self.endMoveRows()
+            else:
+                self.beginInsertRows(none, row, row)
+                self._rows.insert(row, one)
+                self.endInsertRows()
+        if self._rows:
+            self.dataChanged.emit(self.index(0), self.index(len(self._rows) - 1))
         self.rebuilt.emit()
 
     def _wanted_rows(self) -> list[str | Session]:

@@ -35,6 +35,17 @@ class IconLabel(QLabel):
             self._draw()
 
 
+def wrapping_label(parent: QWidget) -> QLabel:
+    """Plain text that takes the width it is given, and says how high it gets there."""
+    label = QLabel(parent)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setWordWrap(True)
+    policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+    policy.setHeightForWidth(True)  # a new policy has lost what setWordWrap told the old one
+    label.setSizePolicy(policy)
+    return label
+
+
 class StatusBanner(QFrame):
     """Shown while the model is failed or the engine stopped.
 
@@ -48,17 +59,14 @@ class StatusBanner(QFrame):
         super().__init__(parent)
         self._status = status
         self._intents = intents
-        self._dismissed = ""  # the message that was closed by hand
+        self._dismissed: str | None = None  # the message that was closed by hand
         self.setProperty("kind", "banner")
         self.setProperty("tone", "error")
         row = QHBoxLayout(self)
         row.setContentsMargins(12, 6, 8, 6)
         row.setSpacing(12)
         row.addWidget(IconLabel("triangle-alert", "error.base", self))
-        self.words = QLabel(self)
-        self.words.setWordWrap(True)
-        self.words.setTextFormat(Qt.TextFormat.PlainText)
-        self.words.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.words = wrapping_label(self)
         row.addWidget(self.words, 1)
         self.button = QPushButton(self)
         self.button.setProperty("compact", "true")
@@ -80,7 +88,7 @@ class StatusBanner(QFrame):
     @Slot()
     def _show_state(self) -> None:
         if self._status.phase != "failed":
-            self._dismissed = ""
+            self._dismissed = None
         stopped = self._status.phase == "stopped"
         reason = self._status.message
         if stopped:

@@ -39,6 +39,7 @@ class BlockCard(QFrame):
         self._state_text = ""
         self._chip: tuple[int | None, BlockState, float] = (None, BlockState.FREE, 0.0)
         self._rows: list[tuple[str, str]] = []
+        self._is_cell = False
         self.hide()
 
     @property
@@ -54,6 +55,7 @@ class BlockCard(QFrame):
         share = facts.filled / facts.block_tokens if facts.block_tokens else 0.0
         self._chip = (facts.owner, facts.state, share)
         self._rows = []
+        self._is_cell = False
         if facts.owner is not None:
             name = "Last chat" if facts.state == BlockState.CACHED else "Chat"
             filled = f"{facts.filled} of {facts.block_tokens} slots"
@@ -68,6 +70,7 @@ class BlockCard(QFrame):
         self._chip = (owners[0][0] if owners else None, BlockState.ACTIVE, 1.0)
         if not owners:
             self._chip = (None, BlockState.FREE, 0.0)
+        self._is_cell = True
         self._rows = [(title, count_text(num)) for _, title, num in owners[:6]]
         self._fit()
 
@@ -108,7 +111,7 @@ class BlockCard(QFrame):
     def _paint_row(self, painter: QPainter, row: QRect, name: str, value: str) -> None:
         """A pair of words: for a block the label is narrow, in a cell the chat's title is wide."""
         flags = Qt.AlignmentFlag.AlignVCenter
-        if name in ("Chat", "Last chat", "Filled"):
+        if not self._is_cell:
             self._write(painter, row, name, "small", "text.secondary", flags)
             row = row.adjusted(72, 0, 0, 0)
             self._write(painter, row, value, "small", "text.primary", flags)

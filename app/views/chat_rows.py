@@ -13,18 +13,21 @@ from PySide6.QtCore import (
     QSize,
     Qt,
 )
-from PySide6.QtGui import QFontMetricsF, QKeyEvent, QPainter, QPen
+from PySide6.QtGui import QFontMetricsF, QHelpEvent, QKeyEvent, QPainter, QPen
 from PySide6.QtWidgets import (
     QAbstractItemDelegate,
+    QAbstractItemView,
     QLineEdit,
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
+    QToolTip,
     QWidget,
 )
 
 from app.render.chip import paint_chip
 from app.render.icons import icon
+from app.render.plain import tool_tip
 from app.render.theme import theme
 from app.state.session_list import Chip, Role
 
@@ -149,6 +152,20 @@ class ChatRow(QStyledItemDelegate):
         flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
         painter.drawText(box, int(flags), title)
 
+    def helpEvent(
+        self,
+        event: QHelpEvent,
+        view: QAbstractItemView,
+        option: QStyleOptionViewItem,
+        index: Index,
+    ) -> bool:
+        """The whole title; Qt's own tip would take tags in it for HTML."""
+        if event.type() != QEvent.Type.ToolTip:
+            return bool(super().helpEvent(event, view, option, index))
+        words = str(index.data(Qt.ItemDataRole.ToolTipRole) or "")[:600]
+        QToolTip.showText(event.globalPos(), tool_tip(words), view, option.rect)
+        return True
+
     # --- renaming in place -------------------------------------------------------------------
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
@@ -158,9 +175,12 @@ class ChatRow(QStyledItemDelegate):
         return editor
 
     def setEditorData(self, editor: QWidget, index: Index) -> None:
+        """Once: a row that changes (its chip fills) asks again, and must not undo the typing."""
         assert isinstance(editor, QLineEdit)
-        editor.setText(str(index.data()))
-        editor.selectAll()
+        if not editor.property("is_filled"):
+            editor.setProperty("is_filled", True)
+            editor.setText(str(index.data()))
+            editor.selectAll()
 
     def updateEditorGeometry(
         self, editor: QWidget, option: QStyleOptionViewItem, index: Index

@@ -21,12 +21,12 @@ from PySide6.QtWidgets import (
 )
 
 from app.records import Sampling
-from app.render.plain import for_qt
+from app.render.plain import for_qt, letters_words
 from app.render.theme import theme
 from app.state.intents import Intents
 from app.state.session import Session
 from app.views.buttons import set_state
-from app.views.composer_edit import is_long
+from app.views.composer_edit import MAX_PASTE_CHARS, grows_long, is_long
 
 WIDTH = 420
 MAX_SEED = 2**63 - 1
@@ -90,11 +90,12 @@ class PromptEdit(QPlainTextEdit):
         self._refuse = refuse
         self.setTabChangesFocus(True)
         self.setAccessibleName("System prompt")
-        self.setPlaceholderText("No system prompt")
         self.setFixedHeight(96)
 
     def insertFromMimeData(self, source: QMimeData) -> None:
-        if is_long(source.text()):
+        text = source.text()
+        num_chars = self.document().characterCount() + len(text)
+        if num_chars > MAX_PASTE_CHARS or grows_long(self.textCursor(), text):
             self._refuse()
         else:
             super().insertFromMimeData(source)
@@ -108,6 +109,7 @@ class ChatSettings(QFrame):
         self._session = session
         self._intents = intents
         self._edits: dict[str, QLineEdit] = {}
+        self._shown_prompt = ""  # as the field first held it, which need not be as it is stored
         self.setProperty("kind", "popup")
         self.setAccessibleName("Settings for this chat")
         self.setFixedWidth(WIDTH)
@@ -120,10 +122,23 @@ class ChatSettings(QFrame):
         title = QLabel("Settings for this chat", self)
         title.setFont(theme().font("base", "semibold"))
         column.addWidget(title)
-        column.addWidget(self._label("System prompt"))
+        self._build_prompt(column)
+        self._build_fields(column)
+        self._build_foot(column)
+
+    def _build_prompt(self, column: QVBoxLayout) -> None:
+        head = QHBoxLayout()
+        head.addWidget(self._label("System prompt"), 1)
+        self.remove_button = self._small_button("Remove")
+        self.remove_button.setAccessibleName("Remove the system prompt")
+        self.remove_button.clicked.connect(self._on_remove)
+        head.addWidget(self.remove_button)
+        column.addLayout(head)
         self.prompt = PromptEdit(self._on_refused, self)
         self.first_field = self.prompt
         column.addWidget(self.prompt)
+
+    def _build_fields(self, column: QVBoxLayout) -> None:
         grid = QGridLayout()
         grid.setHorizontalSpacing(12)
         grid.setVerticalSpacing(4)
@@ -139,6 +154,8 @@ class ChatSettings(QFrame):
             grid.addWidget(self._label(field.label), 2 * row, place)
             grid.addWidget(edit, 2 * row + 1, place)
         column.addLayout(grid)
+
+    def _build_foot(self, column: QVBoxLayout) -> None:
         self.error = QLabel(self)
         self.error.setProperty("tone", "error")
         self.error.setFont(theme().font("small", "regular"))
@@ -146,12 +163,16 @@ class ChatSettings(QFrame):
         self.error.setMinimumHeight(theme().line("small"))
         foot = QHBoxLayout()
         foot.addWidget(self.error, 1)
-        defaults = QPushButton("Defaults", self)
-        defaults.setProperty("kind", "plain")
-        defaults.setProperty("compact", "true")
+        defaults = self._small_button("Defaults")
         defaults.clicked.connect(self._on_defaults)
         foot.addWidget(defaults)
         column.addLayout(foot)
+
+    def _small_button(self, text: str) -> QPushButton:
+        button = QPushButton(text, self)
+        button.setProperty("kind", "plain")
+        button.setProperty("compact", "true")
+        return button
 
     def _label(self, text: str) -> QLabel:
         label = QLabel(text, self)
@@ -161,8 +182,20 @@ class ChatSettings(QFrame):
 
     def load(self) -> None:
         """Show what the chat has now."""
-        self.prompt.setPlainText(for_qt(self._session.record.system_prompt))
+        self._show_prompt(self._session.record.system_prompt)
         self._show(self._session.sampling)
+
+    def _show_prompt(self, prompt: str) -> None:
+        """Put a prompt into the field; one that would freeze it (an import may bring any) stays
+        out: it can be removed, not edited."""
+        is_kept = is_long(prompt)
+        size = letters_words(len(prompt.encode("utf-8", "replace")))
+        words = f"{size} of text, too long to be edited here" if is_kept else "No system prompt"
+        self.prompt.setPlaceholderText(words)
+        self.prompt.setPlainText("" if is_kept else for_qt(prompt))
+        self.prompt.setReadOnly(is_kept)
+        self.remove_button.setVisible(is_kept)
+        self._shown_prompt = self.prompt.toPlainText()
 
     def _show(self, sampling: Sampling) -> None:
         for field in FIELDS:
@@ -202,7 +235,8 @@ class ChatSettings(QFrame):
         if sampling != self._session.sampling:
             self._intents.set_sampling.emit(session_id, sampling)
         prompt = self.prompt.toPlainText()
-        if prompt != self._session.record.system_prompt:
+        if prompt != self._shown_prompt:
+            self._shown_prompt = prompt
             self._intents.set_system_prompt.emit(session_id, for_qt(prompt))
 
     def hideEvent(self, event: QHideEvent) -> None:
@@ -213,6 +247,12 @@ class ChatSettings(QFrame):
     def _on_defaults(self) -> None:
         self._show(Sampling())
         self.save()
+
+    @Slot()
+    def _on_remove(self) -> None:
+        self._intents.set_system_prompt.emit(self._session.session_id, "")
+        self._show_prompt("")
+        self.prompt.setFocus()
 
     def _on_refused(self) -> None:
         self.error.setText("That text is too long for a system prompt; send it as a message.")

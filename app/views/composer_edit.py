@@ -29,6 +29,21 @@ def is_long(text: str) -> bool:
     return len(text) > MAX_PASTE_CHARS or len(max(text.split("\n"), key=len)) > MAX_LINE_CHARS
 
 
+def grows_long(cursor: QTextCursor, text: str) -> bool:
+    """Whether a paste at `cursor` is too long, together with the line that it becomes part of."""
+    first, last = (
+        cursor.document().findBlock(cursor.selectionStart()),
+        cursor.document().findBlock(cursor.selectionEnd()),
+    )
+    before = cursor.selectionStart() - first.position()
+    after = last.position() + last.length() - 1 - cursor.selectionEnd()
+    lines = text.split("\n")
+    joined = [len(lines[0]) + before, len(lines[-1]) + after]
+    if len(lines) == 1:
+        joined = [before + len(text) + after]
+    return is_long(text) or max(joined) > MAX_LINE_CHARS
+
+
 class ComposerEdit(QTextEdit):
     """Plain text only.
 
@@ -97,7 +112,7 @@ class ComposerEdit(QTextEdit):
 
     def insertFromMimeData(self, source: QMimeData) -> None:
         text = source.text()
-        if is_long(text):
+        if grows_long(self.textCursor(), text):
             self.long_pasted.emit(text)
         elif text:
             self.insertPlainText(text)

@@ -79,7 +79,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Tessera")
         self.setMinimumSize(LEAST)
         self._build(pool, status)
-        self._build_actions(themes)
+        self._build_actions(status, themes)
         self._connect(status, themes)
         self.resize(FRESH)
 
@@ -111,9 +111,9 @@ class MainWindow(QMainWindow):
         self._edge.setProperty("kind", "hairline")
         self._edge.hide()
 
-    def _build_actions(self, themes: ThemeManager) -> None:
+    def _build_actions(self, status: AppStatus, themes: ThemeManager) -> None:
         intents = self._intents
-        self.actions_of = WindowActions(self, self._sessions, intents, themes)
+        self.actions_of = WindowActions(self, self._sessions, status, intents, themes)
         add, acts = self.actions_of.add, self.actions_of
         add("New chat", ("Ctrl+T", "Ctrl+N"), intents.new_chat.emit)
         add("Close tab", ("Ctrl+W",), acts.close_current)
@@ -311,8 +311,7 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_model(self) -> None:
-        top = self.status_line.mapToGlobal(QPoint(8, 0))
-        self.actions_of.pop_up_model(QPoint(top.x(), top.y() - 68))
+        self.actions_of.pop_up_model(self.status_line.mapToGlobal(QPoint(8, 0)), above=True)
 
     @Slot(str)
     def _on_current(self, session_id: str) -> None:

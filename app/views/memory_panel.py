@@ -157,8 +157,9 @@ class MemoryPanel(QWidget):
         self._sync()
 
     @Slot(int)
-    def _on_inserted(self, index: int) -> None:
-        self._hear(self._sessions.all[index])
+    def _on_inserted(self, _index: int) -> None:
+        for session in self._sessions.all:
+            self._hear(session)
         self._sync()
 
     def _hear(self, session: Session) -> None:

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.render.plain import tool_tip
 from app.render.theme import theme
 from app.state.intents import Intents
 from app.state.status import AppStatus
@@ -98,7 +99,7 @@ class ModelRow(QFrame):
         phase = status.phase
         self.name.setText(self._name())
         self.note.setText(self._note())
-        self.note.setToolTip(self._note())
+        self.note.setToolTip(tool_tip(self._note()))
         for part in (self.mark, self.state):
             part.setVisible(phase == "ready")
         can_fetch = phase in ("none", "failed") and bool(status.starter_name)

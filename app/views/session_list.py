@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QModelIndex, QPoint, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QEvent, QModelIndex, QPoint, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -60,9 +60,19 @@ class ChatList(QListView):
         if session_id:
             self._intents.open_chat.emit(session_id)
 
+    def event(self, event: QEvent) -> bool:
+        """Keep F2 for the row with the focus: the window's F2 means the chat in front."""
+        is_override = event.type() == QEvent.Type.ShortcutOverride
+        if is_override and isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_F2:
+            event.accept()
+            return True
+        return bool(super().event(event))
+
     def keyPressEvent(self, event: QKeyEvent) -> None:
         index = self.currentIndex()
         session_id = index.data(Role.SESSION_ID) if index.isValid() else None
+        if self.state() == QAbstractItemView.State.EditingState:
+            return  # the Enter that ends a renaming comes here too, and must not open the chat
         if session_id and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self._on_open(index)
         elif session_id and event.key() == Qt.Key.Key_Delete:

@@ -7,11 +7,15 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
 
 from app.render.figures import count_text, memory_text
+from app.render.plain import tool_tip
 from app.render.theme import theme
 from app.state.pool import PoolModel
 from app.state.status import AppStatus
+from app.views.banners import IconLabel
 from app.views.buttons import picture_of
 from app.views.gauge import Gauge
+
+DEVICE_FROM = 760  # px of the line that leave room for the device's name
 
 
 def in_use_words(in_use_bytes: int, total_bytes: int) -> str:
@@ -59,6 +63,7 @@ class StatusLine(QWidget):
         row.setSpacing(10)
         self.model = self._part("box", "Model")
         self.model.clicked.connect(self.model_wanted)
+        self.device_icon = IconLabel("cpu", "text.secondary", self, 14)
         self.device = self._label()
         self.load = self._label()
         self.speed = self._label()
@@ -66,6 +71,9 @@ class StatusLine(QWidget):
         self.pool = self._part("", "Memory pool")
         self.pool.clicked.connect(self.panel_wanted)
         row.addWidget(self.model)
+        row.addSpacing(2)
+        row.addWidget(self.device_icon)
+        row.addSpacing(-4)
         row.addWidget(self.device)
         row.addStretch(1)
         for part in (self.load, self.speed, self.gauge, self.pool):
@@ -93,14 +101,26 @@ class StatusLine(QWidget):
     @Slot()
     def _show_state(self) -> None:
         status, model = self._status, self._status.model
-        self.model.setText(f" {self._model_words()}")
-        self.model.setToolTip(model.file if model and status.phase == "ready" else status.message)
-        self.device.setText(model.device_name if model and status.phase == "ready" else "")
+        words = self._model_words().replace("&", "&&")  # a button takes one for a key
+        self.model.setText(f" {words}")
+        tip = model.file if model and status.phase == "ready" else status.message
+        self.model.setToolTip(tool_tip(tip))
+        self._show_device()
         number = status.num_generating
         ready = status.phase == "ready"
         self.load.setText(f"{number} generating" if number else "Idle" if ready else "")
         self.speed.setText(f"{status.tokens_per_s:,.0f} tok/s" if number else "")
         self.speed.setVisible(bool(number))
+
+    def _show_device(self) -> None:
+        status, model = self._status, self._status.model
+        known = model is not None and status.phase == "ready" and self.width() >= DEVICE_FROM
+        if known and model is not None:
+            self.device.setText(model.device_name)
+            picture = "cpu" if model.device == "cpu" else "microchip"
+            self.device_icon.set_picture(picture, "text.secondary")
+        self.device.setVisible(known)
+        self.device_icon.setVisible(known)
 
     def _model_words(self) -> str:
         status, model = self._status, self._status.model
@@ -131,7 +151,7 @@ class StatusLine(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.device.setVisible(self.width() >= 760)
+        self._show_device()
 
     def sizeHint(self) -> QSize:
         return QSize(640, int(theme().size("status_bar")))

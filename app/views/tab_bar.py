@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QSizePolicy, QTabBar, QWidget
 
 from app.render.chip import paint_chip
 from app.render.icons import icon
+from app.render.plain import tool_tip
 from app.render.theme import theme
 from app.state.intents import Intents
 from app.state.session import Session, Sessions
@@ -32,6 +33,7 @@ class ChatTabs(QTabBar):
         self._sessions = sessions
         self._intents = intents
         self._hovered = -1
+        self._to_close = ""  # the chat whose cross, or whose tab with the middle button, is down
         self._following = False  # the tabs change because the model did
         self.setMovable(True)
         self.setExpanding(False)
@@ -107,9 +109,10 @@ class ChatTabs(QTabBar):
 
     def _name(self, index: int, session: Session) -> None:
         title = session.title.replace("\n", " ")[:200]
-        if self.tabText(index) != title:
-            self.setTabText(index, title.replace("&", "&&"))
-            self.setTabToolTip(index, title)
+        text = title.replace("&", "&&")  # a tab takes one for a key
+        if self.tabText(index) != text:
+            self.setTabText(index, text)
+            self.setTabToolTip(index, tool_tip(title))
             self.setAccessibleTabName(index, title)
 
     @Slot(str, int)
@@ -240,18 +243,24 @@ class ChatTabs(QTabBar):
         super().leaveEvent(event)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        index = self.tabAt(event.position().toPoint())
-        on_close = index >= 0 and self._close_box(index).contains(event.position().toPoint())
-        if on_close or event.button() == Qt.MouseButton.MiddleButton:
+        self._to_close = self._closed_at(event)
+        if self._to_close or event.button() == Qt.MouseButton.MiddleButton:
             return  # the release closes; a press must not start a drag
         super().mousePressEvent(event)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        pressed, self._to_close = self._to_close, ""
+        if not pressed:
+            super().mouseReleaseEvent(event)
+        elif self._closed_at(event) == pressed:  # tabs move under a pointer: both ends count
+            self._intents.close_tab.emit(pressed)
+
+    def _closed_at(self, event: QMouseEvent) -> str:
+        """The chat whose tab a press or release of this kind, at this place, closes."""
         position = event.position().toPoint()
         index = self.tabAt(position)
         left = event.button() == Qt.MouseButton.LeftButton
         middle = event.button() == Qt.MouseButton.MiddleButton
         if index >= 0 and (middle or (left and self._close_box(index).contains(position))):
-            self._intents.close_tab.emit(self.session_id(index))
-            return
-        super().mouseReleaseEvent(event)
+            return self.session_id(index)
+        return ""

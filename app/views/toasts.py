@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QSizePolicy, QWidget
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QWidget
 
 from app.render.theme import theme
 from app.state.intents import Intents
 from app.state.status import AppStatus
-from app.views.banners import IconLabel
+from app.views.banners import IconLabel, wrapping_label
 from app.views.buttons import icon_button
 
 SHOWN_MS = 6000
@@ -36,10 +36,8 @@ class Toast(QFrame):
         row.setSpacing(12)
         mark = ("triangle-alert", "error.base") if is_error else ("check", "text.secondary")
         row.addWidget(IconLabel(*mark, self))
-        words = QLabel(text[:600], self)
-        words.setTextFormat(Qt.TextFormat.PlainText)
-        words.setWordWrap(True)
-        words.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        words = wrapping_label(self)
+        words.setText(text[:600])
         row.addWidget(words, 1)
         if undo_label:
             self.undo_button = QPushButton(undo_label, self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal, Slot
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import (
+    QAbstractButton,
     QFrame,
     QHBoxLayout,
     QLabel,
@@ -247,10 +248,13 @@ class WelcomePage(QScrollArea):
             self._intents.send_all.emit(self.texts())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-            self.send_all()
-        else:
+        focused = self.focusWidget()
+        if event.key() not in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             super().keyPressEvent(event)
+        elif isinstance(focused, QAbstractButton) and focused.hasFocus():
+            focused.click()  # Qt's own buttons know only the space bar, and pass Enter on
+        else:
+            self.send_all()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -14,6 +14,7 @@ from app.render.icons import icon
 from app.render.theme import ThemeManager, theme
 from app.state.intents import Intents
 from app.state.session import Sessions
+from app.state.status import AppStatus
 
 FORMATS = (
     ("md", "Markdown"),
@@ -27,9 +28,15 @@ class WindowActions(QObject):
     """Owns the shortcuts; menus are shown with popup() and dialogs with open(), never exec()."""
 
     def __init__(
-        self, window: QWidget, sessions: Sessions, intents: Intents, themes: ThemeManager
+        self,
+        window: QWidget,
+        sessions: Sessions,
+        status: AppStatus,
+        intents: Intents,
+        themes: ThemeManager,
     ) -> None:
         super().__init__(window)
+        self._status = status
         self._window = window
         self._sessions = sessions
         self._intents = intents
@@ -80,9 +87,9 @@ class WindowActions(QObject):
 
     # --- export and import -------------------------------------------------------------------
 
-    def export_menu(self) -> QMenu:
-        """The four formats."""
-        menu = QMenu("Export chat", self._window)
+    def export_menu(self, parent: QWidget | None = None) -> QMenu:
+        """The four formats. It lives as long as `parent`, which is the window if not said."""
+        menu = QMenu("Export chat", parent or self._window)
         menu.setIcon(icon("download"))
         for format_name, words in FORMATS:
             action = menu.addAction(words)
@@ -152,22 +159,32 @@ class WindowActions(QObject):
         dialog.fileSelected.connect(self._intents.open_model)
         self._open(dialog)
 
-    def model_menu(self) -> QMenu:
-        menu = QMenu("Open a model", self._window)
+    def model_menu(self, parent: QWidget | None = None) -> QMenu:
+        menu = QMenu("Open a model", parent or self._window)
         menu.setIcon(icon("box"))
         menu.addAction("GGUF file…", self.ask_model_file)
         menu.addAction("Folder with safetensors…", self.ask_model_folder)
+        if name := self._status.starter_name:
+            size = f"{self._status.starter_bytes / 1e6:.0f} MB"
+            action = menu.addAction(f"{name} (starter, {size})", self._intents.get_starter.emit)
+            action.setEnabled(self._status.phase not in ("fetching", "loading"))
         return menu
 
-    def pop_up_model(self, at: QPoint) -> None:
+    def pop_up_model(self, at: QPoint, above: bool = False) -> None:
+        """Show the ways to a model, from `at` down; `above`: so that they end there."""
         menu = self.model_menu()
+        if above:
+            at = QPoint(at.x(), at.y() - menu.sizeHint().height())
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         menu.popup(at)
 
     def _open(self, dialog: QDialog) -> None:
         """One dialog at a time; it goes away by itself when it is closed."""
-        if self._dialog is not None:
-            self._dialog.close()
+        old, self._dialog = self._dialog, None
+        if old is not None:
+            # It goes a moment later, and must not take the place of the new one then.
+            old.destroyed.disconnect(self._on_dialog_gone)
+            old.close()
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.destroyed.connect(self._on_dialog_gone)
         self._dialog = dialog
@@ -183,9 +200,9 @@ class WindowActions(QObject):
         """Theme, model, import and export, the list of keys."""
         menu = QMenu(self._window)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        menu.addMenu(self.model_menu())
+        menu.addMenu(self.model_menu(menu))
         menu.addSeparator()
-        menu.addMenu(self.export_menu())
+        menu.addMenu(self.export_menu(menu))
         menu.addAction("Import a chat…\tCtrl+Shift+O", self.ask_import)
         menu.addSeparator()
         menu.addMenu(self._theme_menu(menu))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, time, timedelta
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPersistentModelIndex, Qt
 
 from app.records import SessionRecord
 from app.state.session import Session, Sessions
@@ -94,3 +94,30 @@ def test_a_screen_reader_hears_the_state():
     sessions.all[0].set_status("waiting", "2nd in line")
     spoken = model.index(1).data(Qt.ItemDataRole.AccessibleTextRole)
     assert spoken == "Chat 0, 2nd in line, unread"
+
+
+def test_a_change_moves_rows_and_resets_nothing(qtbot):
+    """A reset closes the field in which another chat is being renamed."""
+    sessions, model = list_of(0, 1, 1, 8)
+    renamed = QPersistentModelIndex(model.index(model.row_of("s2")))
+    with qtbot.assertNotEmitted(model.modelReset):
+        today_ms = sessions.all[0].record.updated_ms
+        sessions.all[3].set_record(updated_ms=today_ms)
+        assert rows_of(model) == [
+            "Today", "Chat 0", "Chat 3", "Yesterday", "Chat 1", "Chat 2",
+        ]  # fmt: skip
+        sessions.all[0].set_record(updated_ms=sessions.all[1].record.updated_ms)
+        assert rows_of(model) == [
+            "Today", "Chat 3", "Yesterday", "Chat 0", "Chat 1", "Chat 2",
+        ]  # fmt: skip
+    assert renamed.isValid()
+    assert renamed.data() == "Chat 2"
+
+
+def test_many_chats_come_at_once(qtbot):
+    sessions, model = list_of()
+    with qtbot.waitSignal(sessions.inserted):
+        sessions.extend([listed_chat(number, number) for number in range(500)])
+    assert model.num_chats == 500
+    sessions.extend([])
+    assert [session.title for session in sessions.all[:2]] == ["Chat 0", "Chat 1"]

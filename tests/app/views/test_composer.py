@@ -8,7 +8,6 @@ import pytest
 from PySide6.QtCore import QMimeData, Qt
 
 from app.records import ReplyRecord, Sampling, SessionRecord, TurnRecord
-from app.render.theme import ThemeManager
 from app.state.intents import Intents
 from app.state.session import Session
 from app.state.status import AppStatus
@@ -19,7 +18,6 @@ class Desk:
     """A chat's page with its models."""
 
     def __init__(self, qtbot) -> None:
-        ThemeManager()
         self.session = Session(SessionRecord("s", "Chat", 0, 0))
         self.intents, self.status = Intents(), AppStatus()
         self.status.update(phase="ready")

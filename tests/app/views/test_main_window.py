@@ -7,7 +7,6 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QAbstractButton, QLineEdit
 
 from app.records import ReplyRecord, SessionRecord, TurnRecord
-from app.render.theme import ThemeManager
 from app.state.intents import Intents
 from app.state.pool import PoolModel
 from app.state.session import Session, Sessions
@@ -19,11 +18,11 @@ from app.views.toasts import Toast
 class House:
     """A window on models that obey the intents as the application does."""
 
-    def __init__(self, qtbot, num_chats: int = 3, num_tabs: int = 3) -> None:
+    def __init__(self, qtbot, themes, num_chats: int = 3, num_tabs: int = 3) -> None:
         self.sessions, self.pool = Sessions(), PoolModel()
         self.status, self.intents = AppStatus(), Intents()
         self.status.update(phase="ready", starter_name="Starter", starter_bytes=98_000_000)
-        self.themes = ThemeManager()
+        self.themes = themes
         self.themes.set_choice("light")
         for number in range(num_chats):
             turn = TurnRecord("t", "hi", 0, (ReplyRecord("r", "hello", "complete"),))
@@ -70,8 +69,8 @@ class House:
 
 
 @pytest.fixture
-def house(qtbot):
-    return House(qtbot)
+def house(qtbot, look):
+    return House(qtbot, look)
 
 
 CTRL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
@@ -218,8 +217,8 @@ def test_the_banner_offers_restart(house, qtbot):
     assert not banner.isVisible()
 
 
-def test_the_welcome_page_sends_three_once(qtbot):
-    house = House(qtbot, num_chats=0, num_tabs=0)
+def test_the_welcome_page_sends_three_once(qtbot, look):
+    house = House(qtbot, look, num_chats=0, num_tabs=0)
     welcome = house.window.chat_area.welcome
     assert welcome.isVisible()
     sent = []
@@ -234,8 +233,8 @@ def test_the_welcome_page_sends_three_once(qtbot):
         welcome.empty_button.click()
 
 
-def test_the_model_row_follows_the_model(qtbot):
-    house = House(qtbot, num_chats=0, num_tabs=0)
+def test_the_model_row_follows_the_model(qtbot, look):
+    house = House(qtbot, look, num_chats=0, num_tabs=0)
     row = house.window.chat_area.welcome.model_row
     house.status.update(phase="none")
     with qtbot.waitSignal(house.intents.get_starter):
@@ -283,11 +282,11 @@ def test_panes_slide_over_a_narrow_window_and_go_back(house, qtbot):
     assert window.splitter.indexOf(window.panel) == 2
 
 
-def test_the_panel_can_be_hidden_and_the_choice_is_kept(house, qtbot):
+def test_the_panel_can_be_hidden_and_the_choice_is_kept(house, look, qtbot):
     house.key(Qt.Key.Key_J, CTRL)
     assert not house.window.panel.isVisible()
     saved = house.window.save_state()
-    other = House(qtbot)
+    other = House(qtbot, look)
     other.window.restore_state(saved)
     assert not other.window.panel.isVisible()
     other.window.chat_area.panel_button.click()

@@ -10,7 +10,6 @@ from PySide6.QtGui import QGuiApplication, QWheelEvent
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from app.records import ReplyRecord, SessionRecord, TurnRecord
-from app.render.theme import ThemeManager
 from app.state.intents import Intents
 from app.state.session import Session
 from app.views.transcript import TranscriptView
@@ -20,10 +19,9 @@ from app.views.transcript_notes import NoteItem
 
 
 @pytest.fixture(autouse=True)
-def light_theme(qapp):
-    manager = ThemeManager()
-    manager.set_choice("light")
-    return manager
+def light_theme(look):
+    look.set_choice("light")
+    return look
 
 
 def told(text: str, state: str = "complete", **facts) -> ReplyRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
@@ -13,6 +14,8 @@ from app.render.resources import tokens
 _CODE_COLOURS = (
     "keyword", "string", "number", "comment", "function", "type", "operator", "deleted", "inserted",
 )  # fmt: skip
+
+_NOT_HTML = re.compile("[\x00\ud800-\udfff]")  # no browser takes them, and no disk the second kind
 
 _PAGE = """<!DOCTYPE html>
 <html lang="und">
@@ -71,7 +74,7 @@ def to_html(session: SessionRecord) -> bytes:
         about=escape(about_words(session)),
         body="\n".join(body),
     )
-    return page.encode("utf-8", "replace")
+    return _NOT_HTML.sub("\ufffd", page).encode()
 
 
 def _turn(turn: TurnRecord) -> str:

@@ -7,18 +7,20 @@ import re
 from html import escape
 from typing import Any
 
+import shiboken6
 from PySide6.QtCore import QBuffer, QByteArray, QEventLoop, QIODevice, QMarginsF, QSizeF
-from PySide6.QtGui import QFont, QPageLayout, QPageSize, QPdfWriter, QTextDocument
+from PySide6.QtGui import QFont, QImage, QPageLayout, QPageSize, QPdfWriter, QTextDocument
 
 from app.errors import ExportError
 from app.export.rendered import reply_html
 from app.export.words import about_words, reply_words
 from app.records import SessionRecord, TurnRecord
-from app.render.plain import for_qt
+from app.render.plain import for_qt, pieces
 from app.render.resources import tokens
 
 MARGIN_MM = 18.0
 RESOLUTION = 144  # dots per inch; sizes below are points
+BOX_LINES = 500  # a box of 100,000 lines took 20 s: Qt goes through a whole table for each page
 _SPACES = re.compile(r"^ +| {2,}", re.MULTILINE)
 
 
@@ -45,7 +47,10 @@ def to_pdf(session: SessionRecord) -> bytes:
     document.setPageSize(QSizeF(area.size()))
     document.setHtml(_html(session))
     document.print_(writer)
-    del document, writer  # the writer finishes the file when it goes
+    del document
+    # By hand, because PySide never lets go of what setPaintDevice was given: without it each PDF
+    # would leave its writer behind, to die on whatever thread ends last.
+    shiboken6.delete(writer)
     device.close()
     del dispatcher
     if not content.startsWith(b"%PDF"):
@@ -57,7 +62,9 @@ class _Document(QTextDocument):
     """Loads nothing: a file named in a message is not read (and no such name is written)."""
 
     def loadResource(self, kind: int, name: object) -> Any:
-        return None
+        # An empty image: without an answer Qt's layout opens the file by itself.
+        is_image = kind == QTextDocument.ResourceType.ImageResource.value
+        return QImage() if is_image else None
 
 
 def _font() -> QFont:
@@ -98,6 +105,7 @@ def _turn(turn: TurnRecord, light: dict[str, Any]) -> list[str]:
         f'background-color:{colours["background"]}">'
     )
     html = html.replace("<pre>", pre).replace("<code>", f'<code style="font-family:{mono}">')
+    html = html.replace("<table>", '<table cellpadding="4" cellspacing="0">')
     error = reply.state == "failed"
     colour = light["error"]["base"] if error else light["text"]["tertiary"]
     words = " · ".join(filter(None, (reply.model, reply_words(reply))))
@@ -105,11 +113,22 @@ def _turn(turn: TurnRecord, light: dict[str, Any]) -> list[str]:
 
 
 def _box(text: str, colour: str) -> str:
-    """Plain text on a ground, all of its spaces and line ends kept."""
-    return (
-        f'<table width="100%" cellpadding="8" cellspacing="0" style="margin-top:10px">'
-        f'<tr><td bgcolor="{colour}">{_text(text)}</td></tr></table>'
-    )
+    """Plain text on a ground, all of its spaces and line ends kept.
+
+    A paragraph for each line, and several for a very long one: one of 400,000 characters took 10 s.
+    """
+    lines = [
+        f'<p style="margin:0">{_text(line[start:end]) or "&nbsp;"}</p>'
+        for line in for_qt(text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        for start, end in pieces(line)
+    ]
+    table = '<table width="100%" cellpadding="8" cellspacing="0" style="margin-top:{}px">'
+    cell = f'<tr><td bgcolor="{colour}">'
+    parts = [
+        f"{table.format(0 if start else 10)}{cell}{''.join(lines[start : start + BOX_LINES])}"
+        for start in range(0, len(lines), BOX_LINES)
+    ]
+    return "".join(f"{part}</td></tr></table>\n" for part in parts)
 
 
 def _small(text: str, colour: str) -> str:
@@ -118,4 +137,4 @@ def _small(text: str, colour: str) -> str:
 
 def _text(text: str) -> str:
     kept = _SPACES.sub(lambda match: "\u00a0" * len(match[0]), for_qt(text).replace("\t", "    "))
-    return escape(kept).replace("\n", "<br>")
+    return escape(" ".join(kept.splitlines()))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import MISSING, fields
+import stat
+import sys
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from app.errors import ImportRefusedError
 from app.export.as_json import FORMAT, VERSION
-from app.prompt import clean
+from app.export.files import one_line_name
+from app.prompt import NEW_TITLE, clean
 from app.records import ReplyRecord, ReplyState, Sampling, SessionRecord, TurnRecord
+from engine.errors import SamplingError
+from engine.messages import SamplingParams
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MAX_WHOLE = 2**63 - 1
+MAX_WHOLE = 2**63 - 1  # the history holds no larger number
+MAX_TIME_MS = 32_503_680_000_000  # the year 3000
+MAX_TITLE_CHARS = 32_767  # as many as the field for renaming takes
 Record = TypeVar("Record", Sampling, ReplyRecord, TurnRecord, SessionRecord)
 
 
@@ -25,20 +31,34 @@ def read_export(path: Path) -> SessionRecord:
     Raises:
         ImportRefusedError: not readable, too large, no export of ours, or a field is wrong.
     """
+    name = one_line_name(path.name or str(path))
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ImportRefusedError(
-                f"{path.name} is larger than 64 MiB, so it cannot be one chat; choose another file."
-            )
-        content = path.read_bytes()
+        content = _content(path)
     except OSError as error:
         raise ImportRefusedError(
-            f"{path.name} cannot be read ({error.strerror or error}); choose another file."
+            f"{name} cannot be read ({error.strerror or error}); choose another file."
         ) from error
+    except ValueError as error:  # characters that no path can hold
+        raise ImportRefusedError(
+            f"{name} cannot be the name of a file; choose another file."
+        ) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ImportRefusedError(
+            f"{name} is larger than 64 MiB, so it cannot be one chat; choose another file."
+        )
     try:
         return parse_export(content)
     except ImportRefusedError as error:
-        raise ImportRefusedError(f"{path.name} cannot be imported: {error}.") from error
+        what = str(error).removesuffix(".")
+        raise ImportRefusedError(f"{name} cannot be imported: {what}.") from error
+
+
+def _content(path: Path) -> bytes:
+    """The file's bytes, one more than allowed at most. A pipe or a device could go on for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is not a file")
+    with open(path, "rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
 
 
 def parse_export(content: bytes) -> SessionRecord:
@@ -60,8 +80,19 @@ def parse_export(content: bytes) -> SessionRecord:
 def _session(value: object) -> SessionRecord:
     session = _object(value, "session")
     turns = tuple(_turn(one, i) for i, one in enumerate(_list(session, "turns", "session")))
-    sampling = _record(Sampling, _object(session.get("sampling", {}), "sampling"), "sampling")
-    return _record(SessionRecord, session, "session", sampling=sampling, turns=turns)
+    sampling = _sampling(_object(session.get("sampling", {}), "sampling"))
+    record = _record(SessionRecord, session, "session", sampling=sampling, turns=turns)
+    title = " ".join(record.title.split())[:MAX_TITLE_CHARS]  # one line, as renaming makes it
+    return replace(record, title=title or NEW_TITLE)
+
+
+def _sampling(values: dict[str, Any]) -> Sampling:
+    sampling = _record(Sampling, values, "sampling")
+    try:
+        SamplingParams(**asdict(sampling))
+    except SamplingError as error:  # every message of the chat would be refused
+        raise ImportRefusedError(str(error)) from error
+    return sampling
 
 
 def _turn(value: object, index: int) -> TurnRecord:
@@ -86,7 +117,7 @@ def _reply(value: object, where: str) -> ReplyRecord:
 
 def _object(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ImportRefusedError(f"{where} is missing")
+        raise ImportRefusedError(f"{where} is missing or has the wrong type")
     return value
 
 
@@ -117,14 +148,17 @@ def _checked(value: Any, hint: Any, name: str, where: str) -> Any:
     allowed = get_args(hint) if NoneType in get_args(hint) else (hint,)
     if value is None and NoneType in allowed:
         return None
-    if isinstance(value, bool):
-        raise ImportRefusedError(f"{name} of {where} has the wrong type")
     if isinstance(value, str) and (str in allowed or hint is ReplyState):
         return clean(value)  # an escape may hold half of a surrogate pair, which no disk takes
-    if isinstance(value, int) and int in allowed and abs(value) <= MAX_WHOLE:
-        return value
-    if isinstance(value, int | float) and float in allowed:
-        if abs(value) <= 1e300 and math.isfinite(value):
-            return float(value)
-        raise ImportRefusedError(f"{name} of {where} is no usable number")
-    raise ImportRefusedError(f"{name} of {where} has the wrong type")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ImportRefusedError(f"{name} of {where} has the wrong type")
+    if isinstance(value, int) and int in allowed:
+        # A time beyond the year 3000 is none that every system can show.
+        most = MAX_TIME_MS if name in ("created_ms", "updated_ms") else MAX_WHOLE
+        if 0 <= value <= most:
+            return value
+    elif float not in allowed:
+        raise ImportRefusedError(f"{name} of {where} has the wrong type")
+    elif 0 <= value <= sys.float_info.max:  # neither infinite nor NaN
+        return float(value)
+    raise ImportRefusedError(f"{name} of {where} is out of range")

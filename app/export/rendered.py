@@ -11,6 +11,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
@@ -18,15 +19,24 @@ from app.render.highlight import highlight
 
 CodeStyle = Callable[[str], str]  # name of a code colour -> attributes of its span
 MAX_MARKDOWN_CHARS = 2_000_000  # beyond, text is shown as it is
+MAX_INLINE_CHARS = 20_000  # so is a longer paragraph: the library's time grows with its square
+MAX_NESTING = 24  # lists and quotations within each other; the library drops what is deeper
 
 
 def reply_html(text: str, style: CodeStyle) -> str:
     """A reply's Markdown as HTML; `style` says how a run of code is coloured."""
     if len(text) > MAX_MARKDOWN_CHARS:
-        return f"<pre>{escape(text)}</pre>"
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}, renderer_cls=_Renderer)
+        return _as_written(text)
+    options = {"html": False, "maxNesting": MAX_NESTING}
+    parser = MarkdownIt("commonmark", options, renderer_cls=_Renderer)
     parser.enable(["table", "strikethrough"])
-    return str(parser.render(text, {"style": style}))
+    parser.core.ruler.at("inline", _bounded_inline)
+    env = {"style": style}
+    tokens = parser.parse(text, env)
+    # A list takes two levels before its text; so near the limit something may have been dropped.
+    if any(token.nesting == 1 and token.level >= MAX_NESTING - 2 for token in tokens):
+        return _as_written(text)
+    return str(parser.renderer.render(tokens, parser.options, env))
 
 
 def code_html(text: str, language: str, style: CodeStyle) -> str:
@@ -38,6 +48,10 @@ def code_html(text: str, language: str, style: CodeStyle) -> str:
     )
 
 
+def _as_written(text: str) -> str:
+    return f"<pre><code>{escape(text)}</code></pre>\n"
+
+
 def _line_html(line: str, runs: Sequence[tuple[int, int, str]], style: CodeStyle) -> str:
     parts, end = [], 0
     for start, length, colour in runs:
@@ -46,6 +60,22 @@ def _line_html(line: str, runs: Sequence[tuple[int, int, str]], style: CodeStyle
         parts.append(f"<span {style(colour)}>{escape(line[start:end])}</span>")
     parts.append(escape(line[end:]))
     return "".join(parts)
+
+
+def _bounded_inline(state: StateCore) -> None:
+    """Marks within a paragraph, unless it is very long; images within a link are its words."""
+    for token in state.tokens:
+        if token.type != "inline":
+            continue
+        token.children = []
+        if len(token.content) > MAX_INLINE_CHARS:
+            token.children.append(Token("text", "", 0, content=token.content))
+            continue
+        state.md.inline.parse(token.content, state.md, state.env, token.children)
+        depth = 0
+        for child in token.children:
+            depth += child.nesting if child.type.startswith("link_") else 0
+            child.meta["in_link"] = depth > 0
 
 
 class _Renderer(RendererHTML):
@@ -62,9 +92,12 @@ class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         token = tokens[idx]
         address = escape(str(token.attrs.get("src", "")))
-        words = escape(token.content or str(token.attrs.get("src", "")))
+        words = escape(token.content) or address
+        if token.meta["in_link"]:  # a link within a link is not HTML
+            return words
         return f'<a href="{address}">{words}</a>'
 
     @staticmethod
     def _pre(content: str, language: str, style: Any) -> str:
-        return f"<pre><code>{code_html(content.rstrip(chr(10)), language, style)}</code></pre>\n"
+        code = code_html(content.removesuffix("\n"), language, style)
+        return f"<pre><code>{code}</code></pre>\n"

@@ -33,7 +33,7 @@ def reply_words(reply: ReplyRecord) -> str:
     """The small line under a reply: tokens, speed, and how it ended when not by itself."""
     parts = []
     if reply.new_tokens:
-        parts.append(f"{reply.new_tokens:,} tokens")
+        parts.append(f"{reply.new_tokens:,} token{'s' if reply.new_tokens != 1 else ''}")
     if reply.tokens_per_s:
         parts.append(f"{reply.tokens_per_s:.1f} tok/s")
     if reply.state in ("unfinished", "streaming"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from app.export.as_html import to_html
 from app.export.as_json import to_json
 from app.export.as_markdown import to_markdown
 from app.export.as_pdf import to_pdf
-from app.export.files import free_path, write_atomic
+from app.export.files import write_atomic, write_new
 from app.records import SessionRecord
 
 FORMATS: dict[str, Callable[[SessionRecord], bytes]] = {
@@ -33,6 +34,8 @@ def write_export(record: SessionRecord, format_name: str, path: Path) -> Path:
     make = FORMATS.get(format_name)
     if make is None:
         raise ExportError(f"There is no export as {format_name!r}; choose md, json, html or pdf.")
-    target = free_path(path, record.title, format_name) if path.is_dir() else path
-    write_atomic(target, make(record))
-    return target
+    content = make(record)
+    if os.path.isdir(path):  # says no to names that no disk takes, where Path.is_dir raises
+        return write_new(path, record.title, format_name, content)
+    write_atomic(path, content)
+    return path

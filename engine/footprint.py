@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 # Bytes of one weight, scales included, as the storages of `engine.model.linear` hold it.
-WEIGHT_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0}
+WEIGHT_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "bf16 packed": 2.0}
 
 KvDtype = Literal["float32", "bfloat16"]
 _KV_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
@@ -35,10 +35,18 @@ def blocks_in(memory_bytes: int, bytes_per_token: int, block_tokens: int) -> int
     return max(0, memory_bytes) // block_bytes(bytes_per_token, block_tokens)
 
 
-def weights_bytes(num_parameters: int, storage: str) -> int:
-    """Bytes of a model's weights in a storage ("fp32", "bf16").
+def weights_bytes(num_parameters: int, storage: str, num_tied: int = 0) -> int:
+    """Bytes of a model's weights in a storage ("fp32", "bf16", "bf16 packed").
+
+    Norms stay fp32 in every storage and are counted as the rest: at most a thousandth too little.
+    So are the rows and columns that a packed storage fills up to multiples of 64.
+
+    Args:
+        num_tied: parameters of an embedding that is the output matrix as well. A packed storage
+            holds them twice: packed for the product, plain for the look-up.
 
     Raises:
         KeyError: the storage is not one of WEIGHT_BYTES.
     """
-    return round(num_parameters * WEIGHT_BYTES[storage])
+    held_twice = num_tied if storage == "bf16 packed" else 0
+    return round((num_parameters + held_twice) * WEIGHT_BYTES[storage])

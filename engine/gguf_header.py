@@ -2,17 +2,18 @@
 
 Every count and length is held against the file's size and a hard cap before anything is read or
 allocated for it, so a lying file costs neither memory nor time. Nothing is read beyond the tensor
-table: weights are somebody else's business, but their places are checked here.
+table: weights are somebody else's business, but their places are checked here. The file is read,
+not mapped: one that shrinks meanwhile must not kill the process.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 from engine.errors import BadFileError, UnsupportedModelError
 
@@ -20,11 +21,12 @@ MAX_METADATA_KEYS = 65_536
 MAX_TENSORS = 65_536
 MAX_KEY_BYTES = 65_535  # the format's own limit
 MAX_STRING_BYTES = 64 << 20
-MAX_ARRAY_ITEMS = 16 << 20  # the largest vocabularies have 0.3 M entries
-MAX_HEADER_ITEMS = 64 << 20  # over all arrays of a file
+MAX_HEADER_BYTES = 128 << 20  # the longest known are below 30 MB
+MAX_HEADER_ITEMS = 4 << 20  # over all arrays; the largest vocabularies make 0.9 M
+MAX_TENSOR_VALUES = 1 << 48
 MAX_DIMENSIONS = 4
-MAX_ARRAY_DEPTH = 2
 
+_READ_BYTES = 1 << 20
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
     0: "B",
@@ -112,9 +114,9 @@ def read_header(path: str | Path) -> GgufHeader:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            _check_magic(path.name, file.read(512), size)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(path.name, data, size).header()
+            start = file.read(512)
+            _check_magic(path.name, start, size)
+            return _Parser(path.name, file, start, size).header()
     except OSError as error:
         reason = error.strerror or str(error)
         raise BadFileError(f"{path.name} cannot be read ({reason}): check the path") from error
@@ -137,11 +139,12 @@ def _check_magic(name: str, start: bytes, size: int) -> None:
 
 
 class _Parser:
-    """Walks the header once; every read goes through `_take` or checks its length first."""
+    """Walks the header once; every read goes through `_have`, which checks before it reads."""
 
-    def __init__(self, name: str, data: mmap.mmap, size: int) -> None:
+    def __init__(self, name: str, file: BinaryIO, start: bytes, size: int) -> None:
         self._name = name
-        self._data = data
+        self._file = file
+        self._data = bytearray(start)  # the part of the file that was read so far
         self._size = size
         self._at = 4
         self._items_left = MAX_HEADER_ITEMS
@@ -160,9 +163,7 @@ class _Parser:
             if info.name in tensors:
                 self._bad(f"it lists the tensor {info.name[:80]} twice")
             tensors[info.name] = self._placed(info, data_offset, alignment)
-        wanted = max((info.offset + info.num_bytes for info in tensors.values()), default=0)
-        if wanted > self._size:
-            self._cut(wanted, "")
+        self._check_places(tensors)
         return GgufHeader(metadata, tensors, data_offset, version)
 
     # --- parts ------------------------------------------------------------------------------
@@ -177,68 +178,66 @@ class _Parser:
             )
         raise UnsupportedModelError(
             f"{self._name} has GGUF version {version}, and versions 2 and 3 can be read: "
-            "fetch a newer conversion of the model"
+            "fetch another conversion of the model"
         )
 
     def _metadata(self, num_keys: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
-            key = self._string(MAX_KEY_BYTES, "a metadata key")
+            key = self._name_text("a metadata key")
             if key in metadata:
                 self._bad(f"it gives {key[:80]} twice")
             (kind,) = self._unpack("<I")
-            metadata[key] = self._value(kind, key, depth=0)
+            metadata[key] = self._value(kind, key)
         return metadata
 
-    def _value(self, kind: int, key: str, depth: int) -> Any:
+    def _value(self, kind: int, key: str) -> Any:
         if kind in _SCALARS:
             (value,) = self._unpack("<" + _SCALARS[kind])
             return value
         if kind == _STRING:
             return self._string(MAX_STRING_BYTES, key)
         if kind == _ARRAY:
-            return self._array(key, depth)
+            return self._array(key)
         return self._bad(f"the entry {key[:80]} has the unknown type {kind}")
 
-    def _array(self, key: str, depth: int) -> list[Any]:
+    def _array(self, key: str) -> list[Any]:
         kind, count = self._unpack("<IQ")
-        if depth >= MAX_ARRAY_DEPTH:
-            self._bad(f"the entry {key[:80]} nests arrays too deeply")
-        smallest = struct.calcsize("<" + _SCALARS[kind]) if kind in _SCALARS else 8
-        self._limit(
-            count,
-            min(MAX_ARRAY_ITEMS, self._items_left),
-            f"items in {key[:80]}",
-            smallest,
-        )
+        if kind == _ARRAY:
+            raise UnsupportedModelError(
+                f"{self._name} nests arrays in {key[:80]}, which this version does not read: fetch "
+                "another conversion of the model"
+            )
+        if kind != _STRING and kind not in _SCALARS:
+            self._bad(f"the entry {key[:80]} has items of the unknown type {kind}")
+        smallest = 8 if kind == _STRING else struct.calcsize("<" + _SCALARS[kind])
+        self._limit(count, self._items_left, f"items in {key[:80]}", smallest)
         self._items_left -= count
-        if kind in _SCALARS:
-            return list(self._unpack(f"<{count}{_SCALARS[kind]}"))
         if kind == _STRING:
             return self._strings(count, key)
-        return [self._value(kind, key, depth + 1) for _ in range(count)]
+        return list(self._unpack(f"<{count}{_SCALARS[kind]}"))
 
     def _strings(self, count: int, key: str) -> list[str]:
         # Local names and one struct: 98,000 strings of the starter model take 40 ms this way.
-        data, at, end = self._data, self._at, self._size
+        data, at, end = self._data, self._at, len(self._data)
         length_at = struct.Struct("<Q").unpack_from
         texts: list[str] = []
         for _ in range(count):
             if end - at < 8:
-                self._cut(at + 8)
+                end = self._have(at + 8)
             (length,) = length_at(data, at)
             at += 8
             if length > MAX_STRING_BYTES:
                 self._bad(f"a text in {key[:80]} claims {length:,} bytes")
             if length > end - at:
-                self._cut(at + length)
+                end = self._have(at + length)
             texts.append(data[at : at + length].decode("utf-8", "replace"))
             at += length
         self._at = at
         return texts
 
     def _tensor(self) -> TensorInfo:
-        name = self._string(MAX_KEY_BYTES, "a tensor name")
+        name = self._name_text("a tensor name")
         (num_dims,) = self._unpack("<I")
         if not 1 <= num_dims <= MAX_DIMENSIONS:
             self._bad(f"the tensor {name[:80]} claims {num_dims} dimensions")
@@ -251,7 +250,7 @@ class _Parser:
             )
         type_name, block_values, block_bytes = GGML_TYPES[kind]
         num_values = math.prod(dims)
-        if not 0 < num_values <= self._size * 64 or dims[0] % block_values:
+        if not 0 < num_values <= MAX_TENSOR_VALUES or dims[0] % block_values:
             self._bad(f"the tensor {name[:80]} has the impossible shape {list(dims)[::-1]}")
         return TensorInfo(
             name,
@@ -263,11 +262,11 @@ class _Parser:
 
     def _alignment(self, metadata: dict[str, Any]) -> int:
         alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 16:
+        if type(alignment) is not int or not 1 <= alignment <= 1 << 16:
             self._bad("its general.alignment is out of range")
         if alignment & (alignment - 1):
             self._bad(f"its general.alignment is {alignment}, not a power of two")
-        return int(alignment)
+        return alignment
 
     def _placed(self, info: TensorInfo, data_offset: int, alignment: int) -> TensorInfo:
         if info.offset % alignment:
@@ -277,22 +276,51 @@ class _Parser:
             self._bad(f"the tensor {info.name[:80]} lies at {info.offset:,}, outside any file")
         return TensorInfo(info.name, info.shape, info.ggml_type, start, info.num_bytes)
 
+    def _check_places(self, tensors: dict[str, TensorInfo]) -> None:
+        """Every tensor lies inside the file and shares no byte with another."""
+        in_order = sorted(tensors.values(), key=lambda info: info.offset)
+        for before, after in itertools.pairwise(in_order):
+            if before.offset + before.num_bytes > after.offset:
+                self._bad(f"the tensors {before.name[:80]} and {after.name[:80]} overlap")
+        if in_order and in_order[-1].offset + in_order[-1].num_bytes > self._size:
+            self._cut(in_order[-1].offset + in_order[-1].num_bytes, "")
+
     # --- guarded reads ------------------------------------------------------------------------
 
+    def _have(self, end: int) -> int:
+        """Read on until `_data` holds the bytes up to `end`; how many it holds then."""
+        if end > self._size:
+            self._cut(end)
+        if end > MAX_HEADER_BYTES:
+            self._bad(f"its header is longer than {MAX_HEADER_BYTES:,} bytes")
+        while len(self._data) < end:
+            more = self._file.read(max(_READ_BYTES, end - len(self._data)))
+            if not more:
+                raise BadFileError(f"{self._name} became shorter while it was read: try again")
+            self._data += more
+        return len(self._data)
+
     def _unpack(self, layout: str) -> tuple[Any, ...]:
-        start, self._at = self._at, self._at + struct.calcsize(layout)
-        if self._at > self._size:
-            self._cut(self._at)
+        start = self._at
+        self._have(start + struct.calcsize(layout))
+        self._at = start + struct.calcsize(layout)
         return struct.unpack_from(layout, self._data, start)
 
     def _string(self, cap: int, what: str) -> str:
         (length,) = self._unpack("<Q")
         if length > cap:
             self._bad(f"{what[:80]} claims {length:,} bytes")
-        start, self._at = self._at, self._at + length
-        if self._at > self._size:
-            self._cut(self._at)
+        start = self._at
+        self._have(start + length)
+        self._at = start + length
         return self._data[start : self._at].decode("utf-8", "replace")
+
+    def _name_text(self, what: str) -> str:
+        """A key or a tensor's name; it may end up in a sentence, so it must be a line of text."""
+        text = self._string(MAX_KEY_BYTES, what)
+        if not text.isprintable():
+            self._bad(f"{what} holds unprintable characters")
+        return text
 
     def _limit(self, count: int, cap: int, what: str, item_bytes: int) -> None:
         """A count is believed when it is below the cap and the file is long enough for it."""
@@ -301,10 +329,10 @@ class _Parser:
         if count * item_bytes > self._size - self._at:
             self._cut(self._at + count * item_bytes)
 
-    def _bad(self, reason: str) -> Any:
+    def _bad(self, reason: str) -> NoReturn:
         raise BadFileError(f"{self._name} is damaged: {reason}; fetch it again")
 
-    def _cut(self, wanted: int, more: str = " or more") -> None:
+    def _cut(self, wanted: int, more: str = " or more") -> NoReturn:
         raise BadFileError(
             f"{self._name} ends too early: it should hold {wanted:,} bytes{more} and holds "
             f"{self._size:,}; fetch it again"

@@ -9,10 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import BadFileError, UnsupportedModelError
+from engine.errors import BadFileError, UnsupportedModelError, shown
 from engine.model.rope import RopeScaling, scaling_from_gguf, scaling_from_hf
 
+MAX_LAYERS = 1024
+
 _WAY_OUT = "choose a Llama, Mistral, Qwen2, Qwen3 or SmolLM model"
+_MAX_SIZES = {
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 19,
+    "num_heads": 1024,
+    "head_dim": 1024,
+    "vocab_size": 1 << 22,
+    "context_tokens": 1 << 24,  # positions are fp32, which counts no further
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,6 @@ class DecoderConfig:
     windows: tuple[int, ...] = ()  # per layer, 0 = full attention
     rope_layers: tuple[bool, ...] = ()  # per layer, False = no positions
     permuted_qk: bool = False  # Q and K rows lie in GGUF's order for interleaved rotary
-
-    def __post_init__(self) -> None:
-        _check_sizes(self)
 
     @property
     def scale(self) -> float:
@@ -114,16 +121,18 @@ def from_hf(config: Mapping[str, Any], name: str) -> DecoderConfig:
     """
     kind = config.get("model_type")
     family = _family(kind, name)
-    _refuse_hf(config, name)
     get = _Getter(config, f"{name}/config.json")
+    _refuse_hf(config, name)
     num_heads = get.whole("num_attention_heads")
     hidden_size = get.whole("hidden_size")
     num_layers = get.whole("num_hidden_layers")
     head_dim = get.whole("head_dim", family.head_dim or hidden_size // max(1, num_heads))
-    bias = bool(config.get("attention_bias", False))
+    bias = get.flag("attention_bias", False)
+    mlp_bias = get.flag("mlp_bias", False)
     theta, scaling = scaling_from_hf(config, family.rope_theta, name)
-    rope_layers = _hf_rope_layers(config, family, num_layers)
-    return DecoderConfig(
+    _check_num_layers(num_layers, name)
+    rope_layers = _hf_rope_layers(get, family, num_layers)
+    shape = DecoderConfig(
         architecture=str(kind),
         num_layers=num_layers,
         hidden_size=hidden_size,
@@ -139,12 +148,14 @@ def from_hf(config: Mapping[str, Any], name: str) -> DecoderConfig:
         rope_scaling=scaling,
         qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
         output_bias=bias if family.output_bias is None else family.output_bias,
-        mlp_bias=bool(config.get("mlp_bias", False)) if family.mlp_bias is None else False,
+        mlp_bias=mlp_bias if family.mlp_bias is None else family.mlp_bias,
         qk_norm=family.qk_norm,
-        tied_head=bool(config.get("tie_word_embeddings", family.tied_head)),
-        windows=_hf_windows(config, family, num_layers, rope_layers, name),
+        tied_head=get.flag("tie_word_embeddings", family.tied_head),
+        windows=_hf_windows(get, family, rope_layers, name),
         rope_layers=rope_layers,
     )
+    _check_sizes(shape, name)
+    return shape
 
 
 def from_gguf(
@@ -165,9 +176,10 @@ def from_gguf(
     if get.whole("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(f"{name} has keys and values of different sizes: {_WAY_OUT}")
     window = get.whole("attention.sliding_window", 0, low=0)
+    _check_num_layers(num_layers, name)
     no_rope = _NO_ROPE_EVERY if arch == "smollm3" else num_layers + 1
     embedding = tensors.get("token_embd.weight", (0,))
-    return DecoderConfig(
+    shape = DecoderConfig(
         architecture=str(arch),
         num_layers=num_layers,
         hidden_size=hidden_size,
@@ -190,6 +202,14 @@ def from_gguf(
         rope_layers=tuple((i + 1) % no_rope != 0 for i in range(num_layers)),
         permuted_qk=family.permuted_in_gguf,
     )
+    _check_sizes(shape, name)
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) > shape.vocab_size:
+        raise BadFileError(
+            f"{name} lists {len(tokens):,} tokens and has weights for {shape.vocab_size:,}: "
+            "fetch it again"
+        )
+    return shape
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -200,7 +220,7 @@ def _family(kind: object, name: str) -> _Family:
         raise BadFileError(f"{name} does not say which architecture it has: fetch it again")
     if kind not in _FAMILIES:
         raise UnsupportedModelError(
-            f"{name} has the architecture {kind[:60]}, which this version cannot run: {_WAY_OUT}"
+            f"{name} has the architecture {shown(kind)}, which this version cannot run: {_WAY_OUT}"
         )
     return _FAMILIES[kind]
 
@@ -210,13 +230,13 @@ def _refuse_hf(config: Mapping[str, Any], name: str) -> None:
     if quantisation:
         method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
         raise UnsupportedModelError(
-            f"{name} is quantised with {method or 'an unknown method'}, which this version cannot "
-            "read: take the unquantised folder or a GGUF file"
+            f"{name} is quantised with {shown(method or 'an unknown method')}, which this version "
+            "cannot read: take the unquantised folder or a GGUF file"
         )
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UnsupportedModelError(
-            f"{name} uses the activation {activation}, and only silu can be run: {_WAY_OUT}"
+            f"{name} uses the activation {shown(activation)}, and only silu can be run: {_WAY_OUT}"
         )
 
 
@@ -231,6 +251,8 @@ _GGUF_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "final_logit_softcapping": (0.0, None),
     "attention.clamp_kqv": (0.0, None),
     "attention.temperature_scale": (0.0, None),
+    "attention.causal": (True, None),
+    "rope.scaling.attn_factor": (0.0, 1.0, None),
 }
 
 
@@ -239,7 +261,8 @@ def _refuse_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> None:
         value = metadata.get(f"{arch}.{key}")
         if value not in neutral:
             raise UnsupportedModelError(
-                f"{name} sets {arch}.{key} to {value!r}, which this version cannot run: {_WAY_OUT}"
+                f"{name} sets {arch}.{key} to {shown(value)}, which this version cannot run: "
+                f"{_WAY_OUT}"
             )
     if metadata.get("split.count", 0) not in (0, 1):
         raise UnsupportedModelError(
@@ -247,50 +270,46 @@ def _refuse_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> None:
         )
     if metadata.get("general.type", "model") != "model":
         raise UnsupportedModelError(
-            f"{name} is a {str(metadata['general.type'])[:40]}, not a whole model: {_WAY_OUT}"
+            f"{name} is a {shown(metadata['general.type'])}, not a whole model: {_WAY_OUT}"
         )
 
 
-def _hf_rope_layers(
-    config: Mapping[str, Any], family: _Family, num_layers: int
-) -> tuple[bool, ...]:
+def _hf_rope_layers(get: _Getter, family: _Family, num_layers: int) -> tuple[bool, ...]:
     if family.windows_by != "no_rope":
         return (True,) * num_layers
-    flags = config.get("no_rope_layers")
-    if not flags:
-        every = int(config.get("no_rope_layer_interval") or _NO_ROPE_EVERY)
-        flags = [(i + 1) % every != 0 for i in range(num_layers)]
-    return tuple(bool(flag) for flag in flags[:num_layers])
+    flags = get.per_layer("no_rope_layers", num_layers)
+    if flags is None:
+        every = get.whole("no_rope_layer_interval", _NO_ROPE_EVERY)
+        return tuple((i + 1) % every != 0 for i in range(num_layers))
+    return tuple(bool(flag) for flag in flags)
 
 
 def _hf_windows(
-    config: Mapping[str, Any],
-    family: _Family,
-    num_layers: int,
-    rope_layers: tuple[bool, ...],
-    name: str,
+    get: _Getter, family: _Family, rope_layers: tuple[bool, ...], name: str
 ) -> tuple[int, ...]:
     """The window of each layer, 0 = full attention."""
-    window = config.get("sliding_window", family.window) or 0
+    num_layers = len(rope_layers)
+    # A window that is there and null means none; one that is left out, the family's.
+    window = get.whole("sliding_window", 0 if get.has("sliding_window") else family.window or 0, 0)
     if family.windows_by == "none" or not window:
         return (0,) * num_layers
     if family.windows_by == "all":
-        return (int(window),) * num_layers
-    if not config.get("use_sliding_window", False):
+        return (window,) * num_layers
+    if not get.flag("use_sliding_window", False):
         return (0,) * num_layers
-    kinds = config.get("layer_types")
+    kinds = get.per_layer("layer_types", num_layers)
     if kinds is None and family.windows_by == "from_layer":
-        first = int(config.get("max_window_layers", 28))
+        first = get.whole("max_window_layers", 28, low=0)
         kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(num_layers)]
     elif kinds is None:
         kinds = ["full_attention" if rope else "sliding_attention" for rope in rope_layers]
-    unknown = set(map(str, kinds)) - {"sliding_attention", "full_attention"}
-    if unknown or len(kinds) != num_layers:
+    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
+    if unknown:
         raise UnsupportedModelError(
-            f"{name} mixes kinds of attention this version cannot run "
-            f"({', '.join(sorted(unknown)) or 'their number is wrong'}): {_WAY_OUT}"
+            f"{name} has layers of the kind {shown(unknown[0])}, which this version cannot run: "
+            f"{_WAY_OUT}"
         )
-    return tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds)
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
 
 
 class _Getter:
@@ -303,21 +322,45 @@ class _Getter:
 
     def whole(self, key: str, default: int | None = None, low: int = 1) -> int:
         value = self._value(key, default)
-        if isinstance(value, list):  # some GGUFs give a number per layer
-            if not value or any(item != value[0] for item in value):
+        if isinstance(value, list) and value:  # some GGUFs give a number per layer
+            if any(item != value[0] for item in value):
                 raise UnsupportedModelError(
                     f"{self._where} has layers of different shapes ({key}): {_WAY_OUT}"
                 )
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 1 << 31:
-            raise BadFileError(f"{self._where} gives {key} as {value!r}: fetch the model again")
+        if type(value) is not int or not low <= value < 1 << 31:
+            raise self._bad(key, value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise BadFileError(f"{self._where} gives {key} as {value!r}: fetch the model again")
+        # The bound also keeps out infinity, and whole numbers too long for a float.
+        if type(value) not in (int, float) or not 0 < value < 1e30:
+            raise self._bad(key, value)
         return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self._bad(key, value)
+        return value
+
+    def has(self, key: str) -> bool:
+        return self._prefix + key in self._values
+
+    def per_layer(self, key: str, num_layers: int) -> list[Any] | None:
+        """A list with an item for each layer, or None where it is left out or empty."""
+        value = self._values.get(self._prefix + key)
+        if value is None or value == []:
+            return None
+        if not isinstance(value, list) or len(value) != num_layers:
+            raise self._bad(key, value)
+        return value
+
+    def _bad(self, key: str, value: object) -> BadFileError:
+        return BadFileError(
+            f"{self._where} gives {key} as {shown(value)}, which cannot be: fetch the model again"
+        )
 
     def _value(self, key: str, default: Any) -> Any:
         value = self._values.get(self._prefix + key)
@@ -328,22 +371,27 @@ class _Getter:
         return value
 
 
-def _check_sizes(config: DecoderConfig) -> None:
-    limits = {
-        "num_layers": 1024,
-        "hidden_size": 1 << 17,
-        "intermediate_size": 1 << 19,
-        "num_heads": 1024,
-        "head_dim": 1024,
-        "vocab_size": 1 << 22,
-    }
-    for name, high in limits.items():
-        if not 1 <= getattr(config, name) <= high:
-            raise BadFileError(f"the model says {name} is {getattr(config, name)}: fetch it again")
+def _check_num_layers(num_layers: int, name: str) -> None:
+    """Before anything is made for each layer."""
+    if num_layers > MAX_LAYERS:
+        raise BadFileError(f"{name} says it has {num_layers:,} layers: fetch it again")
+
+
+def _check_sizes(config: DecoderConfig, name: str) -> None:
+    for size, high in _MAX_SIZES.items():
+        if not 1 <= getattr(config, size) <= high:
+            words = size.replace("_", " ")
+            raise BadFileError(
+                f"{name} gives its {words} as {getattr(config, size):,}, and at most {high:,} can "
+                "be run: fetch it again"
+            )
     if config.num_heads % config.num_kv_heads:
         raise BadFileError(
-            f"the model says it has {config.num_heads} heads over {config.num_kv_heads} KV heads, "
+            f"{name} says it has {config.num_heads} heads over {config.num_kv_heads} KV heads, "
             "which does not divide: fetch it again"
         )
     if config.rotary_dim % 2 or not 2 <= config.rotary_dim <= config.head_dim:
-        raise BadFileError(f"the model says {config.rotary_dim} rotary values: fetch it again")
+        raise BadFileError(
+            f"{name} says it turns {config.rotary_dim} values of each head's {config.head_dim}: "
+            "fetch it again"
+        )

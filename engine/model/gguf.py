@@ -35,7 +35,7 @@ _PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_LAYER_TENSOR = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
+_LAYER_TENSOR = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_]+)\.(weight|bias)")
 _BY_LIBRARY = ("Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "IQ4_NL")
 
 
@@ -70,11 +70,12 @@ class GgufWeights:
         Raises:
             BadFileError: the file became shorter since it was checked.
         """
+        config = self.config
         values = unpack(_read(self.path, self.infos[name]), self.infos[name])
-        if self.config.permuted_qk and ".q_proj." in name:
-            return _unpermuted(values, self.config.num_heads)
-        if self.config.permuted_qk and ".k_proj." in name:
-            return _unpermuted(values, self.config.num_kv_heads)
+        if config.permuted_qk and ".q_proj." in name:
+            return _unpermuted(values, config.num_heads, config.rotary_dim)
+        if config.permuted_qk and ".k_proj." in name:
+            return _unpermuted(values, config.num_kv_heads, config.rotary_dim)
         return values
 
 
@@ -95,16 +96,22 @@ def open_gguf(path: Path) -> GgufWeights:
                 f"{path.name} stores {info.name} as {info.ggml_type}, which this version cannot "
                 "unpack: choose another quantisation, such as Q4_K_M or Q8_0"
             )
-    factors = None
-    if ROPE_FACTORS in header.tensors:
-        info = header.tensors[ROPE_FACTORS]
-        factors = unpack(_read(path, info), info).flatten()
-        if len(factors) != config.rotary_dim // 2 or not bool((factors > 0).all()):
-            raise BadFileError(f"{path.name} holds a damaged {ROPE_FACTORS}: fetch it again")
-    infos = {hf_name(name): i for name, i in header.tensors.items() if name != ROPE_FACTORS}
-    return GgufWeights(
-        path, header, config, {name: i.shape for name, i in infos.items()}, infos, factors
-    )
+    infos: dict[str, TensorInfo] = {}
+    for name, info in header.tensors.items():
+        if infos.setdefault(hf_name(name), info) is not info:
+            raise BadFileError(f"{path.name} holds {name[:80]} under two names: fetch it again")
+    rope_info = infos.pop(ROPE_FACTORS, None)
+    factors = None if rope_info is None else _rope_factors(path, rope_info, config.rotary_dim)
+    shapes = {name: info.shape for name, info in infos.items()}
+    return GgufWeights(path, header, config, shapes, infos, factors)
+
+
+def _rope_factors(path: Path, info: TensorInfo, rotary_dim: int) -> torch.Tensor:
+    if info.shape == (rotary_dim // 2,):
+        factors = unpack(_read(path, info), info)
+        if bool((factors > 0).all()) and bool(factors.isfinite().all()):
+            return factors
+    raise BadFileError(f"{path.name} holds a damaged {ROPE_FACTORS}: fetch it again")
 
 
 def _read(path: Path, info: TensorInfo) -> np.ndarray:
@@ -176,7 +183,9 @@ _UNPACKERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _unpermuted(values: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """GGUF pairs neighbours for rotary, Hugging Face pairs the halves of a head."""
-    pairs = values.view(num_heads, -1, 2, *values.shape[1:])  # [heads, D / 2, 2, ...]
-    return pairs.transpose(1, 2).reshape(values.shape)
+def _unpermuted(values: torch.Tensor, num_heads: int, rotary_dim: int) -> torch.Tensor:
+    """GGUF pairs neighbours for rotary, Hugging Face the halves of the part that is turned."""
+    heads = values.view(num_heads, -1, *values.shape[1:])  # [heads, D, ...]
+    turned, rest = heads[:, :rotary_dim], heads[:, rotary_dim:]
+    halves = torch.cat((turned[:, 0::2], turned[:, 1::2], rest), 1)
+    return halves.reshape(values.shape)

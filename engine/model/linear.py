@@ -95,7 +95,9 @@ class PackedLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKED_ROWS)
         self._bias = bias
-        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        # Its own size, odd rows and columns filled up to whole blocks.
+        packed_bytes = int(torch.ops.mkldnn._nbytes(self._packed))
+        self.num_bytes = packed_bytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(

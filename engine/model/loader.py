@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 
 from engine.batch import Batch
 from engine.config import EngineConfig
-from engine.errors import BadFileError, ConfigError
+from engine.errors import BadFileError, ConfigError, shown
 from engine.footprint import kv_bytes_per_token
 from engine.model.config import DecoderConfig
 from engine.model.decoder import Cache, Decoder
@@ -22,6 +24,14 @@ from engine.model.safetensors import open_safetensors
 from kernels.dispatch import BackendError, Ops, choose
 
 Progress = Callable[[float, str], None]
+
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+# "-Q4_K_M", ".Q4_1", ".i1-IQ2_XXS", "-UD-Q4_K_XL", "-F16"
+_QUANTISATION = re.compile(
+    r"[-._](?:(?:UD|i1)[-._])?"
+    r"(?:I?Q\d(?:_(?:\d|K|NL|XXS|XS|S|M|L|XL))*|TQ\d_\d|MXFP4(?:_MOE)?|BF16|FP?16|FP?32)$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +81,40 @@ def load_model(
         ConfigError: the backend asked for cannot run on this device.
     """
     progress(0.0, "Checking the model")
+    path = Path(os.path.abspath(path))
+    name = display_name(path)
     source: WeightSource
-    if path.is_dir():
-        source = folder = open_safetensors(path)
-        return _load(path, path.name, source, folder.config, None, path, config, device, progress)
-    if not path.is_file():
-        raise BadFileError(f"{path} does not exist: choose a .gguf file or a model folder")
-    if path.suffix == ".safetensors":
+    # os.path: Path's own questions raise for a name that is too long, or that we may not look at.
+    if os.path.isdir(path):
+        source = folder = open_safetensors(path, name)
+        return _load(path, name, source, folder.config, None, path, config, device, progress)
+    if not os.path.isfile(path):
+        raise BadFileError(
+            f"{shown(str(path), 300)} does not exist: choose a .gguf file or a model folder"
+        )
+    if path.suffix.lower() == ".safetensors":
         raise BadFileError(
             f"{path.name} is a part of a model: choose the folder that holds it and its config.json"
         )
     source = gguf = open_gguf(path)
     metadata = gguf.header.metadata
-    name = metadata.get("general.name")
-    name = name if isinstance(name, str) and name.strip() else path.stem
     return _load(path, name, source, gguf.config, gguf.factors, metadata, config, device, progress)
+
+
+def display_name(path: Path) -> str:
+    """What people call the model at an absolute path.
+
+    A file: its name without `.gguf`, number of the part and quantisation. A folder: its name, or
+    the model's where it is a snapshot in the cache of the Hugging Face hub. A GGUF's own
+    `general.name` is not taken: converters fill it with what they find, and it seldom helps.
+    """
+    if os.path.isdir(path):
+        cached = path.parent.parent.name
+        if path.parent.name == "snapshots" and cached.startswith("models--"):
+            return cached.rpartition("--")[2] or path.name
+        return path.name or str(path)
+    stem = path.stem if path.suffix.lower() == ".gguf" else path.name
+    return _QUANTISATION.sub("", _SHARD.sub("", stem)) or stem
 
 
 def _load(

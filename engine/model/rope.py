@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadFileError, UnsupportedModelError
+from engine.errors import BadFileError, UnsupportedModelError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,20 @@ def scaling_from_hf(
         UnsupportedModelError: a kind that is not run exactly. BadFileError: an impossible value.
     """
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(found, Mapping) or any(isinstance(v, Mapping) for v in found.values()):
+    if not isinstance(found, Mapping):
+        raise BadFileError(f"{name} describes its rotary positions wrongly: fetch it again")
+    if any(isinstance(value, Mapping) for value in found.values()):
         raise UnsupportedModelError(
-            f"{name} has rotary positions that differ between layers, which this version cannot run"
+            f"{name} has rotary positions that differ between layers, which this version cannot "
+            "run: choose a Llama, Mistral, Qwen2, Qwen3 or SmolLM model"
         )
     values: dict[str, Any] = {**config, **found}
     theta = _positive(values, "rope_theta", default_theta, name)
     if _positive(values, "partial_rotary_factor", 1.0, name) != 1.0:
-        raise UnsupportedModelError(f"{name} turns only a part of each head, which cannot be run")
+        raise UnsupportedModelError(
+            f"{name} turns only a part of each head, which this version cannot run: choose a "
+            "Llama, Mistral, Qwen2, Qwen3 or SmolLM model"
+        )
     kind = found.get("rope_type", found.get("type")) or "default"
     if kind == "default":
         return theta, RopeScaling()
@@ -55,6 +61,11 @@ def scaling_from_hf(
             _positive(values, "high_freq_factor", None, name),
             int(_positive(values, "original_max_position_embeddings", None, name)),
         )
+        if scaling.high_freq_factor <= scaling.low_freq_factor:
+            raise BadFileError(
+                f"{name} has a high_freq_factor that is not above its low_freq_factor: fetch it "
+                "again"
+            )
         return theta, scaling
     raise UnsupportedModelError(_refusal(name, str(kind)))
 
@@ -125,15 +136,16 @@ class RopeTable:
 def _positive(values: Mapping[str, Any], key: str, default: float | None, name: str) -> float:
     value = values.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    # The bound also keeps out infinity, and whole numbers too long for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
         raise BadFileError(
-            f"{name} gives {key} of its rotary positions as {value!r}: fetch it again"
+            f"{name} gives {key} of its rotary positions as {shown(value)}: fetch it again"
         )
     return float(value)
 
 
 def _refusal(name: str, kind: str) -> str:
     return (
-        f"{name} scales its rotary positions by {kind[:40]}, which this version cannot run: choose "
-        "a model with default, linear or llama3 positions"
+        f"{name} scales its rotary positions by {shown(kind)}, which this version cannot run: "
+        "choose a model with default, linear or llama3 positions"
     )

@@ -5,9 +5,12 @@ The format is read here: a length, a JSON table, raw bytes. No pickle is ever op
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +18,16 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadFileError, MissingWeightsError, UnsupportedModelError
+from engine.errors import BadFileError, MissingWeightsError, UnsupportedModelError, shown
 from engine.model.config import DecoderConfig, from_hf
 from engine.model.layout import Shapes
 
-MAX_TABLE_BYTES = 100_000_000  # the format's own limit
-MAX_JSON_BYTES = 64 << 20  # config.json and the index
+# JSON of 10 MB costs at worst 1 s and 150 MB, and describes 70,000 tensors, where dense models have
+# below 2,000. The format itself allows a table of 100 MB.
+MAX_TABLE_BYTES = 10_000_000
+MAX_INDEX_BYTES = 10_000_000
+MAX_CONFIG_BYTES = 1_000_000
+MAX_DIMENSIONS = 8
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _INDEX = "model.safetensors.index.json"
@@ -43,14 +50,10 @@ class _Place:
 class SafetensorsWeights:
     """A WeightSource."""
 
-    folder: Path
+    name: str
     config: DecoderConfig
     shapes: Shapes
     places: dict[str, _Place]
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
     def load(self, name: str) -> torch.Tensor:
         """The tensor in the dtype it is stored in.
@@ -76,87 +79,96 @@ class SafetensorsWeights:
         return data.view(place.dtype).reshape(place.shape)
 
 
-def open_safetensors(folder: Path) -> SafetensorsWeights:
-    """Check a model folder; no weight is read yet.
+def open_safetensors(folder: Path, model_name: str) -> SafetensorsWeights:
+    """Check a model folder; no weight is read yet. `model_name` stands in the sentences.
 
     Raises:
         BadFileError, MissingWeightsError, UnsupportedModelError: as the sentence says.
     """
     config_file = folder / "config.json"
-    if not config_file.is_file():
+    if not os.path.isfile(config_file):
         raise BadFileError(
-            f"{folder.name} is not a model folder (it has no config.json): choose a .gguf file or "
+            f"{model_name} is not a model folder (it has no config.json): choose a .gguf file or "
             "a folder with config.json and safetensors files"
         )
-    files, index = _weight_files(folder)
-    config = from_hf(_json_object(config_file), folder.name)
+    config = from_hf(_json_object(config_file, MAX_CONFIG_BYTES), model_name)
+    files, index = _weight_files(folder, model_name)
     places: dict[str, _Place] = {}
     for file in files:
         for name, place in read_table(file).items():
             if name in places:
-                raise BadFileError(f"{folder.name} holds the tensor {name[:80]} in two files")
+                raise BadFileError(
+                    f"{model_name} holds the tensor {shown(name)} in two files: fetch it again"
+                )
             places[name] = place
     if index is not None:
-        _check_index(folder, index, places)
+        _check_index(model_name, index, places)
     places = {name: p for name, p in places.items() if not name.endswith(_COMPUTED)}
     shapes = {name: place.shape for name, place in places.items()}
-    return SafetensorsWeights(folder, config, shapes, places)
+    return SafetensorsWeights(model_name, config, shapes, places)
 
 
-def _weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+def _weight_files(folder: Path, model_name: str) -> tuple[list[Path], dict[str, str] | None]:
     """The files to read, and the index (tensor -> file name) if there is one."""
-    if (folder / _INDEX).is_file():
+    # os.path.isfile: Path's own raises for a name that is too long, or that we may not look at.
+    if os.path.isfile(folder / _INDEX):
         index = _index_map(folder / _INDEX)
         files = [folder / name for name in sorted(set(index.values()))]
         for file in files:
-            if not file.is_file():
+            if not os.path.isfile(file):
                 raise MissingWeightsError(
-                    f"{folder.name} lacks {file.name}, which its index names: fetch that file"
+                    f"{model_name} lacks {shown(file.name)}, which its index names: fetch that file"
                 )
         return files, index
-    if (folder / _SINGLE).is_file():
+    if os.path.isfile(folder / _SINGLE):
         return [folder / _SINGLE], None
     others = sorted(file.name for file in folder.glob("*.safetensors"))
     if others:
         raise MissingWeightsError(
-            f"{folder.name} holds {others[0]} but neither {_SINGLE} nor {_INDEX}, so nothing says "
+            f"{model_name} holds {others[0]} but neither {_SINGLE} nor {_INDEX}, so nothing says "
             "which files belong together: fetch the model again, whole"
         )
-    if any((folder / name).is_file() for name in _PICKLES):
+    if any(os.path.isfile(folder / name) for name in _PICKLES):
         raise UnsupportedModelError(
-            f"{folder.name} holds its weights as PyTorch pickles, which can run code and are not "
+            f"{model_name} holds its weights as PyTorch pickles, which can run code and are not "
             "opened: fetch the safetensors files of the same model, or a GGUF file"
         )
     raise MissingWeightsError(
-        f"{folder.name} holds no weights (no {_SINGLE}): the download is incomplete, fetch it again"
+        f"{model_name} holds no weights (no {_SINGLE}): the download is incomplete, fetch it again"
     )
 
 
 def _index_map(file: Path) -> dict[str, str]:
-    weight_map = _json_object(file).get("weight_map")
+    weight_map = _json_object(file, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadFileError(f"{file.name} is damaged: it names no weights; fetch it again")
     for shard in weight_map.values():
         # Only a plain name inside the folder: an index must not lead elsewhere.
         if not isinstance(shard, str) or Path(shard).name != shard or "\\" in shard:
-            raise BadFileError(f"{file.name} names the file {str(shard)[:80]!r}: fetch it again")
+            raise BadFileError(
+                f"{file.name} names the file {shown(shard)}, which is not in its folder: fetch the "
+                "model again"
+            )
         if not shard.endswith(".safetensors"):
-            raise BadFileError(f"{file.name} names {shard[:80]}, which is no safetensors file")
+            raise BadFileError(
+                f"{file.name} names {shown(shard)}, which is no safetensors file: fetch the model "
+                "again"
+            )
     return weight_map
 
 
-def _check_index(folder: Path, index: Mapping[str, str], places: Mapping[str, _Place]) -> None:
+def _check_index(model_name: str, index: Mapping[str, str], places: Mapping[str, _Place]) -> None:
     for name, shard in index.items():
         if name not in places or places[name].file.name != shard:
             raise MissingWeightsError(
-                f"{folder.name} lacks the tensor {name[:120]}, which should be in {shard}: "
-                "fetch that file again"
+                f"{model_name} lacks the tensor {shown(name, 120)}, which should be in "
+                f"{shown(shard)}: fetch that file again"
             )
     for name, place in places.items():
         if name not in index:
             raise MissingWeightsError(
-                f"{folder.name} holds the tensor {name[:120]} in {place.file.name}, and its index "
-                "does not name it: the files are not of the same model"
+                f"{model_name} holds the tensor {shown(name, 120)} in {place.file.name}, and its "
+                "index does not name it: the files are not of the same model, fetch it again"
             )
 
 
@@ -183,6 +195,13 @@ def read_table(file: Path) -> dict[str, _Place]:
     table = _parsed(raw, file.name)
     table.pop("__metadata__", None)
     places = {name: _place(file, name, entry, 8 + table_bytes) for name, entry in table.items()}
+    in_order = sorted(places.items(), key=lambda item: (item[1].offset, item[1].num_bytes))
+    for (name, before), (other, after) in itertools.pairwise(in_order):
+        if before.offset + before.num_bytes > after.offset:
+            raise BadFileError(
+                f"{file.name} is damaged: the tensors {shown(name)} and {shown(other)} overlap; "
+                "fetch it again"
+            )
     end = max((place.offset + place.num_bytes for place in places.values()), default=0)
     if end > size:
         raise _cut(file, end, size)
@@ -190,43 +209,59 @@ def read_table(file: Path) -> dict[str, _Place]:
 
 
 def _place(file: Path, name: str, entry: Any, data_offset: int) -> _Place:
-    try:
-        dtype, shape = entry["dtype"], entry["shape"]
-        begin, end = entry["data_offsets"]
-    except (TypeError, KeyError, ValueError):
-        raise BadFileError(f"{file.name} describes {name[:80]} wrongly: fetch it again") from None
+    wrong = f"{file.name} describes {shown(name)} wrongly: fetch it again"
+    if not isinstance(entry, dict) or not name.isprintable():
+        raise BadFileError(wrong)
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
+        raise BadFileError(wrong)
     if dtype not in _DTYPES:
         raise UnsupportedModelError(
-            f"{file.name} stores {name[:80]} as {str(dtype)[:20]}, and only F32, F16 and BF16 can "
-            "be read: take the unquantised model or a GGUF file"
+            f"{file.name} stores {shown(name)} as {shown(dtype, 20)}, and only F32, F16 and BF16 "
+            "can be read: take the unquantised model or a GGUF file"
         )
-    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
-    if not all(type(n) is int and 0 <= n < 1 << 48 for n in numbers) or len(shape) > 8:
-        raise BadFileError(f"{file.name} describes {name[:80]} wrongly: fetch it again")
+    if len(offsets) != 2 or len(shape) > MAX_DIMENSIONS:
+        raise BadFileError(wrong)
+    if not all(type(number) is int and 0 <= number < 1 << 48 for number in [*shape, *offsets]):
+        raise BadFileError(wrong)
+    begin, end = offsets
     if end - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
         raise BadFileError(
-            f"{file.name} gives {name[:80]} {end - begin:,} bytes, which its shape {shape} does "
+            f"{file.name} gives {shown(name)} {end - begin:,} bytes, which its shape {shape} does "
             "not take: fetch it again"
         )
     return _Place(file, _DTYPES[dtype], tuple(shape), data_offset + begin, end - begin)
 
 
-def _json_object(file: Path) -> dict[str, Any]:
+def _json_object(file: Path, most_bytes: int) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise BadFileError(f"{file.name} is far too long to be what its name says")
-        return _parsed(file.read_bytes(), file.name)
+        with open(file, "rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(0)
+            if size > most_bytes:
+                raise BadFileError(
+                    f"{file.name} is far too long to be what its name says: fetch the model again"
+                )
+            raw = stream.read(size)
     except OSError as error:
         raise _unreadable(file, error) from error
+    return _parsed(raw, file.name)
 
 
 def _parsed(raw: bytes, name: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+            raise BadFileError(f"{name} is damaged: it gives {shown(twice)} twice; fetch it again")
+        return found
+
     try:
-        value = json.loads(raw)
+        value = json.loads(raw, object_pairs_hook=once)
     except (ValueError, RecursionError):
-        raise BadFileError(f"{name} is damaged (its table is not JSON): fetch it again") from None
+        raise BadFileError(f"{name} is damaged: it is not JSON; fetch it again") from None
     if not isinstance(value, dict):
-        raise BadFileError(f"{name} is damaged (its table is not an object): fetch it again")
+        raise BadFileError(f"{name} is damaged: it is not a JSON object; fetch it again")
     return value
 
 

@@ -1,0 +1,185 @@
+"""Rotary frequencies and tables against transformers' own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from engine.errors import BadFileError, UnsupportedModelError
+from engine.model.rope import (
+    RopeScaling,
+    RopeTable,
+    inverse_frequencies,
+    scaling_from_gguf,
+    scaling_from_hf,
+)
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+KINDS = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 2.5},
+    "llama3": LLAMA3,
+    "llama3-odd": {
+        **LLAMA3,
+        "factor": 32.0,
+        "low_freq_factor": 1.5,
+        "high_freq_factor": 6.5,
+        "original_max_position_embeddings": 100,
+    },
+}
+
+
+def transformers_rotary(parameters, head_dim, theta):
+    """transformers' rotary module of a Llama with those parameters."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    config = LlamaConfig(
+        hidden_size=4 * head_dim,
+        num_attention_heads=4,
+        head_dim=head_dim,
+        max_position_embeddings=16384,
+        rope_parameters={"rope_theta": theta, **parameters},
+    )
+    return config, LlamaRotaryEmbedding(config)
+
+
+@pytest.mark.parametrize("theta", [500.0, 10_000.0, 500_000.0])
+@pytest.mark.parametrize("head_dim", [2, 6, 40, 64, 128])
+@pytest.mark.parametrize("kind", KINDS)
+def test_frequencies_equal_transformers(kind, head_dim, theta):
+    config, theirs = transformers_rotary(KINDS[kind], head_dim, theta)
+    assert theirs.attention_scaling == 1.0
+    got_theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
+    assert got_theta == theta
+    ours = inverse_frequencies(head_dim, got_theta, scaling)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs.inv_freq, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_equal_transformers_far_out(kind):
+    """Angles of thousands of turns: fp32 products must round as theirs do."""
+    config, theirs = transformers_rotary(KINDS[kind], 64, 10_000.0)
+    theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
+    table = RopeTable(inverse_frequencies(64, theta, scaling), torch.device("cpu"))
+    positions = torch.tensor([0, 1, 7, 1023, 2047, 2048, 9999, 16383])
+    cos, sin = table.at(positions, 16384)
+    their_cos, their_sin = theirs(torch.zeros(1, 1, 1), positions[None])
+    torch.testing.assert_close(cos, their_cos[0], rtol=0, atol=2e-3)
+    torch.testing.assert_close(sin, their_sin[0], rtol=0, atol=2e-3)
+    exact = positions.double()[:, None] * theirs.inv_freq.double()
+    torch.testing.assert_close(cos[:, :32].double(), exact.cos(), rtol=0, atol=2e-3)
+    assert torch.equal(cos[:, :32], cos[:, 32:])
+
+
+def test_old_and_new_ways_to_write_it_mean_the_same():
+    old = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2}}
+    new = {"rope_parameters": {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.0}}
+    assert scaling_from_hf(old, 1.0, "x") == scaling_from_hf(new, 1.0, "x")
+    assert scaling_from_hf(old, 1.0, "x") == (500.0, RopeScaling("linear", 2.0))
+
+
+@pytest.mark.parametrize("empty", [{}, {"rope_scaling": None}, {"rope_parameters": {}}])
+def test_nothing_said_is_the_familys_default(empty):
+    assert scaling_from_hf(empty, 1234.0, "x") == (1234.0, RopeScaling())
+
+
+def test_llama3_keeps_short_waves_and_stretches_long_ones():
+    plain = inverse_frequencies(128, 500_000.0, RopeScaling())
+    scaled = inverse_frequencies(128, 500_000.0, RopeScaling("llama3", 8.0, 1.0, 4.0, 8192))
+    waves = 2 * math.pi / plain
+    short, long = waves < 8192 / 4, waves > 8192 / 1
+    assert short.any()
+    assert long.any()
+    torch.testing.assert_close(scaled[short], plain[short])
+    torch.testing.assert_close(scaled[long], plain[long] / 8)
+    between = ~short & ~long
+    assert ((scaled < plain) & (scaled > plain / 8))[between].all()
+
+
+def test_factors_divide():
+    factors = torch.tensor([1.0, 2.0, 5.0])
+    plain = inverse_frequencies(6, 100.0, RopeScaling())
+    assert torch.equal(inverse_frequencies(6, 100.0, RopeScaling(), factors), plain / factors)
+
+
+def test_table_grows_without_changing():
+    frequencies = inverse_frequencies(6, 100.0, RopeScaling())
+    table = RopeTable(frequencies, torch.device("cpu"))
+    positions = torch.tensor([3, 0, 3])
+    before = table.at(positions, 4)
+    after_far = table.at(torch.tensor([70_000]), 70_001)
+    after = table.at(positions, 4)
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    assert before[0].shape == (3, 6)
+    angle = 70_000 * frequencies.double()
+    torch.testing.assert_close(after_far[1][0, :3].double(), angle.sin(), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "kind", ["yarn", "dynamic", "longrope", "su", "proportional", "mrope", ["linear"], 7]
+)
+def test_other_kinds_are_refused_by_name(kind, check_sentence):
+    values = {"rope_type": kind, "factor": 2.0}
+    for key in ("rope_scaling", "rope_parameters"):
+        with pytest.raises(UnsupportedModelError) as caught:
+            scaling_from_hf({key: values}, 1.0, "my-model")
+        check_sentence(caught.value, "my-model", kind if isinstance(kind, str) else "rotary")
+    with pytest.raises(UnsupportedModelError) as caught:
+        scaling_from_gguf({"llama.rope.scaling.type": kind}, "llama", "m.gguf")
+    check_sentence(caught.value, "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"factor": None},
+        {"factor": 0},
+        {"factor": math.inf},
+        {"factor": 10**400},
+        {"low_freq_factor": "1"},
+        {"high_freq_factor": None},
+        {"high_freq_factor": 1.0},  # no span between low and high
+        {"high_freq_factor": 0.5},
+        {"original_max_position_embeddings": True},
+        {"rope_theta": -1.0},
+    ],
+)
+def test_impossible_values(changes, check_sentence):
+    with pytest.raises(BadFileError) as caught:
+        scaling_from_hf({"rope_scaling": {**LLAMA3, **changes}}, 1.0, "my-model")
+    check_sentence(caught.value, "my-model", next(iter(changes)))
+
+
+@pytest.mark.parametrize("found", ["linear", 7, ["linear"], True])
+def test_a_description_that_is_none(found, check_sentence):
+    with pytest.raises(BadFileError) as caught:
+        scaling_from_hf({"rope_scaling": found}, 1.0, "my-model")
+    check_sentence(caught.value, "my-model")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, RopeScaling()),
+        ({"scaling.factor": 1.0}, RopeScaling()),
+        ({"scaling.factor": 4.0}, RopeScaling("linear", 4.0)),
+        ({"scale_linear": 4.0}, RopeScaling("linear", 4.0)),
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, RopeScaling("linear", 4.0)),
+        ({"scaling.type": "linear"}, RopeScaling("linear", 1.0)),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, RopeScaling()),
+    ],
+)
+def test_gguf_scaling(values, expected):
+    metadata = {f"llama.rope.{key}": value for key, value in values.items()}
+    assert scaling_from_gguf(metadata, "llama", "m.gguf") == expected
+    assert scaling_from_gguf(metadata, "qwen2", "m.gguf") == RopeScaling()

@@ -213,6 +213,11 @@ class Engine:
             raise TemplateError(ready.error)
         if not ready.token_ids:
             raise EmptyPromptError("The prompt is empty; write something first")
+        if max(ready.token_ids) >= serving.model.vocab_size:  # there are folders like that
+            raise RequestError(
+                "The prompt holds a token that this model's weights do not know; leave special "
+                "tokens out, or choose another copy of the model"
+            )
         num_prompt = len(ready.token_ids)
         limit = serving.check_length(num_prompt, submit.params)
         params = submit.params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
     # need not pay.
     from engine.model.loader import load_model
 
-    if not path.exists():
+    if not os.path.exists(path):  # Path.exists raises for a name that is too long
         raise BadFileError(f"{path} does not exist; choose a .gguf file or a model folder")
     device = choose_device(config)
     model = load_model(path, config, device, lambda f, note: progress(0.9 * f, note))

@@ -100,7 +100,12 @@ def _gguf_pieces(metadata: Mapping[str, object]) -> list[Piece]:
             f"{len(types)} types, {len(scores)} scores. Download the file again."
         )
     rows = zip(tokens, scores, types, strict=True)
-    return [Piece(str(text), float(score), int(kind)) for text, score, kind in rows]
+    try:
+        return [Piece(str(text), float(score), int(kind)) for text, score, kind in rows]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadFileError(
+            f"The file's vocabulary is damaged ({error}). Download the file again."
+        ) from error
 
 
 def _list(metadata: Mapping[str, object], key: str) -> list[Any]:

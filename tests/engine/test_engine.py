@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from engine.messages import (
     Submit,
     TextDelta,
 )
+from engine.model.loader import load_model
 
 QUESTIONS = (
     "Write one sentence about the sea.",
@@ -216,3 +219,19 @@ def test_without_a_model_a_request_fails_with_a_sentence(starter_model: Path) ->
     assert isinstance(run.outcomes[0].error, str)
     assert "No model" in run.outcomes[0].error
     assert Failed(1, "x").usage is None
+
+
+def test_a_token_that_the_weights_do_not_know_is_refused(
+    starter_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders exist whose tokeniser has more tokens than the embedding has rows."""
+
+    def load_with_fewer(*args: Any) -> Any:
+        return replace(load_model(*args), vocab_size=1000)
+
+    monkeypatch.setattr("engine.model.loader.load_model", load_with_fewer)
+    with Headless(EngineConfig(num_blocks=16), starter_model) as engine:
+        outcome = engine.run([ask(engine, "hippopotamus")]).outcomes[0]
+        assert "special tokens" in outcome.error
+        again = engine.run([ask(engine, "hippopotamus")]).outcomes[0]
+        assert again.error == outcome.error  # the engine goes on

@@ -327,3 +327,16 @@ def test_template_by_name_and_explicit_bos(tmp_path: Path) -> None:
     text = Text.from_folder(tmp_path)
     assert text.template == "D"
     assert text.encode_raw("t") == text.encode_rendered("t", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("scores", "x"), ("scores", None), ("token_type", float("nan"))]
+)
+def test_a_vocabulary_with_odd_values_is_damaged(
+    bpe: tuple[Path, Any], key: str, value: object
+) -> None:
+    metadata = gguf_metadata(bpe[1])
+    values = list(metadata[f"tokenizer.ggml.{key}"])  # type: ignore[call-overload]
+    values[7] = value
+    with pytest.raises(BadFileError, match="damaged"):
+        Text.from_gguf(metadata | {f"tokenizer.ggml.{key}": values})

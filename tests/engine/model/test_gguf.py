@@ -29,7 +29,10 @@ ACCEPTED = [
     "Q5_1",
     "Q4_K",
     "Q5_K",
+    "Q2_K",
+    "Q3_K",
     "Q6_K",
+    "IQ4_XS",
     "IQ4_NL",
 ]
 NUMBERS = {name: number for number, (name, _, _) in GGML_TYPES.items()}

@@ -15,6 +15,11 @@ from typing import Protocol
 from engine.blocks import BlockPool, Digest
 from engine.sequence import Phase, Sequence
 
+# Who is let in only to be paused soon is computed twice. Over the 1,000 requests of compare-slab
+# (512 blocks) one block a sequence made 594 pauses, and 133,000 tokens computed again; four make 93
+# and 26,000, for 15.5 sequences at once instead of 16.4.
+GROWTH_BLOCKS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class StepItem:
@@ -121,9 +126,7 @@ class Scheduler:
                 break  # blocks are short: nobody comes in during a step that paused someone
             shared = self._cached_prefix(sequence)
             needed = self.pool.blocks_for(sequence.num_tokens) - len(shared)
-            # One spare block per running sequence: each may cross into a new block soon, and to
-            # admit now only to pause in the next steps would compute a prompt twice.
-            spare = len(self.running) + self.pool.num_cached_among(shared)
+            spare = self._growth() + self.pool.num_cached_among(shared)
             if needed + spare > self.pool.num_available:
                 break
             if self._reservation and not self._reservation.try_reserve(sequence):
@@ -135,6 +138,14 @@ class Scheduler:
             self._take_blocks(sequence, num_tokens)
             plan.prompts.append(StepItem(sequence, num_tokens))
             budget -= num_tokens
+
+    def _growth(self) -> int:
+        """Blocks that the running sequences will want soon, which nobody new is let in to take."""
+        blocks_for = self.pool.blocks_for
+        return sum(
+            min(GROWTH_BLOCKS, blocks_for(one.limit_tokens) - len(one.block_table))
+            for one in self.running
+        )
 
     def _cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks of the prefix cache to start from. At least one token is left to compute, in a

@@ -70,10 +70,10 @@ def test_replies_are_the_same_alone_and_together(engine: Headless) -> None:
 
 
 def test_a_pool_that_is_too_small_pauses_and_changes_nothing(engine: Headless) -> None:
-    submits = [ask(engine, q, max_tokens=60, ignore_eos=True) for q in QUESTIONS]
+    submits = [ask(engine, q, max_tokens=100, ignore_eos=True) for q in QUESTIONS]
     crowded = engine.run(submits)
     assert sum(o.usage.preemptions for o in crowded.outcomes if o.usage) > 0
-    alone = engine.run([ask(engine, QUESTIONS[3], max_tokens=60, ignore_eos=True)])
+    alone = engine.run([ask(engine, QUESTIONS[3], max_tokens=100, ignore_eos=True)])
     assert crowded.outcomes[3].token_ids == alone.outcomes[0].token_ids
     assert [o.finish_reason for o in crowded.outcomes] == ["length"] * 4
 
@@ -106,7 +106,7 @@ def test_the_stream_says_what_happens_in_order(engine: Headless) -> None:
 
 
 def test_cancel_ends_a_request_in_the_middle_and_others_go_on(engine: Headless) -> None:
-    stopped, other = (ask(engine, q, max_tokens=60, ignore_eos=True) for q in QUESTIONS[:2])
+    stopped, other = (ask(engine, q, max_tokens=100, ignore_eos=True) for q in QUESTIONS[:2])
     tokens = 0
 
     def watch(step: StepEvents) -> None:
@@ -121,7 +121,7 @@ def test_cancel_ends_a_request_in_the_middle_and_others_go_on(engine: Headless) 
     run = engine.run([stopped, other])
     assert [o.finish_reason for o in run.outcomes] == ["cancelled", "length"]
     assert 5 <= len(run.outcomes[0].token_ids) <= 6
-    assert len(run.outcomes[1].token_ids) == 60
+    assert len(run.outcomes[1].token_ids) == 100
     assert_pool_is_whole(engine)
 
 

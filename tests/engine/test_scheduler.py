@@ -37,7 +37,7 @@ def shape(plan: StepPlan) -> list[tuple[int, int]]:
 
 
 def test_decode_comes_first_and_prompts_share_the_rest_by_arrival() -> None:
-    scheduler = make(chunk=8)
+    scheduler = make(num_blocks=64, chunk=8)
     for number, length in ((1, 3), (2, 20), (3, 5)):
         scheduler.add(request(number, length))
     assert shape(step(scheduler)) == [(1, 3), (2, 5)]
@@ -60,14 +60,14 @@ def test_blocks_are_taken_only_when_a_token_needs_one() -> None:
 
 
 def test_the_last_arrival_is_paused_and_comes_back() -> None:
-    scheduler = make(num_blocks=4, block_tokens=2, chunk=16)
-    first, second = request(1, 3, limit=8), request(2, 1, limit=8)
+    scheduler = make(num_blocks=10, block_tokens=2, chunk=16)
+    first, second = request(1, 3, limit=14), request(2, 1, limit=14)
     scheduler.add(first)
     scheduler.add(second)
     paused: list[int] = []
-    for _ in range(8):
+    for _ in range(14):
         paused += [s.request_id for s in step(scheduler).paused]
-        if first.num_tokens >= 8 and first.phase is Phase.RUNNING:
+        if first.num_tokens >= 14 and first.phase is Phase.RUNNING:
             scheduler.end(first)
     assert paused == [2]
     assert second.phase is Phase.RUNNING
@@ -75,8 +75,25 @@ def test_the_last_arrival_is_paused_and_comes_back() -> None:
     assert first.num_preemptions == 0
 
 
+def test_nobody_comes_in_to_take_what_the_running_ones_want_soon() -> None:
+    """Four blocks each, but no more than a sequence can still want at all."""
+    scheduler = make(num_blocks=9, block_tokens=2, chunk=64)
+    long, short, last = request(1, 2, limit=100), request(2, 2, limit=4), request(3, 6, limit=6)
+    for sequence in (long, short, last):
+        scheduler.add(sequence)
+    step(scheduler)  # long has 1 and wants 4 soon, short has 1 and wants 1: too few for 3
+    assert [s.phase for s in (long, short, last)] == [
+        Phase.RUNNING,
+        Phase.RUNNING,
+        Phase.WAITING,
+    ]
+    scheduler.end(short)
+    step(scheduler)  # long has 2 and wants 4 soon: 3 are left
+    assert last.phase is Phase.RUNNING
+
+
 def test_ended_sequences_give_back_every_block_in_every_phase() -> None:
-    scheduler = make(num_blocks=8, block_tokens=2, chunk=4)
+    scheduler = make(num_blocks=16, block_tokens=2, chunk=4)
     running, reading, waiting = request(1, 2), request(2, 9), request(3, 9)
     for sequence in (running, reading, waiting):
         scheduler.add(sequence)
@@ -90,7 +107,7 @@ def test_ended_sequences_give_back_every_block_in_every_phase() -> None:
         scheduler.end(sequence)
         scheduler.check()
     assert scheduler.is_idle
-    assert scheduler.pool.num_free == 8
+    assert scheduler.pool.num_free == 16
 
 
 def test_a_prompt_that_is_wholly_cached_still_computes_one_token_in_its_own_block() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable
 
 from app.main import App, run
@@ -22,8 +23,10 @@ def say(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-async def until(is_true: Callable[[], bool]) -> None:
+async def until(is_true: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline_s = time.monotonic() + seconds
     while not is_true():
+        assert time.monotonic() < deadline_s, "what the scene waits for does not come"
         await asyncio.sleep(0.02)
 
 
@@ -37,7 +40,6 @@ async def two_chats_stream(app: App) -> None:
     app.chats.default_sampling = Sampling(temperature=0.0, max_tokens=3000)
     await until(lambda: app.status.phase in ("ready", "failed"))
     app.intents.send_all.emit(PROMPTS)
-    await until(lambda: len(app.sessions.tabs) >= 3)
     chats = [app.sessions.get(one) for one in app.sessions.tabs[-2:]]
     await until(
         lambda: all(

@@ -1,12 +1,14 @@
 """compare-slab: the same memory given out as blocks and as slabs, counted and timed.
 
-Counted over 1,000 requests with a model that only counts; timed with the real model, which takes
-over a simulation in its middle, so that the clock sees a full house and not a start.
+Counted over 1,000 requests with a model that only counts. Timed with the real model, which runs
+some of the very same steps, spread evenly over the whole run: steps with prompt tokens and steps
+without are two kinds, each measured and weighed by how often it comes. (A stretch of a few seconds
+instead says little: a prompt or two more in it move the figure by a third.)
 """
 
 from __future__ import annotations
 
-import random
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,10 +19,8 @@ import torch
 from engine.batch import build_batch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.kv_cache import KVCache
 from engine.messages import ModelInfo
-from engine.scheduler import Scheduler, StepPlan
-from engine.sequence import Phase, Sequence
+from engine.scheduler import StepPlan
 from engine.serving import Serving, open_model
 from engine.slab import (
     MEAN_NEW,
@@ -30,8 +30,8 @@ from engine.slab import (
     FirstFit,
     FixedSlabs,
     Job,
-    scheduler_for,
-    sequence_for,
+    Tally,
+    blocks_for_slabs,
     simulate,
     workload,
 )
@@ -39,7 +39,7 @@ from engine.slab import (
 Row = dict[str, float | int]
 Report = dict[str, object]
 SWEEP = (2, 4, 8, 16)  # maximum slabs that the pool holds
-WINDOW_S = 8.0  # of steady work, per way of giving out memory
+NUM_DECODE, NUM_MIXED = 48, 24  # steps of each kind that are timed, per way
 
 
 def compare_slab(
@@ -64,32 +64,27 @@ def compare_slab(
     serving = open_model(path, whole, lambda _, note: say(note))
     block_bytes = serving.pool.block_bytes
     num_blocks = pool_mib * 2**20 // block_bytes if pool_mib else default_blocks
-    if slab_tokens > num_blocks * config.block_tokens or (2 * num_blocks > serving.pool.num_blocks):
+    room = serving.pool.num_blocks
+    if slab_tokens > num_blocks * config.block_tokens or blocks_for_slabs(num_blocks) > room:
         raise ConfigError(
             f"a pool of {num_blocks:,} blocks cannot be compared: it must hold one slab of "
-            f"{slab_tokens:,} tokens and fit into half of the free memory"
+            f"{slab_tokens:,} tokens, and {blocks_for_slabs(num_blocks):,} blocks, for the slabs' "
+            f"own bookkeeping, must fit into the free memory, which holds {room:,}"
         )
     jobs = workload(num_requests, slab_tokens)
+    ways = _ways(jobs, num_blocks, config, serving, slab_tokens, say)
     report: Report = {
         "pool_bytes": num_blocks * block_bytes,
         "slab_tokens": slab_tokens,
         "distribution": _distribution(jobs),
-        **_ways(jobs, num_blocks, config, slab_tokens, serving, say),
+        **ways,
     }
     if sweep:
+        pools = {n: n * slab_tokens // config.block_tokens for n in SWEEP}
         report["sweep"] = [
-            {
-                "num_slabs": n,
-                **_ways(
-                    jobs,
-                    n * slab_tokens // config.block_tokens,
-                    config,
-                    slab_tokens,
-                    None,
-                    say,
-                ),
-            }
-            for n in SWEEP
+            {"num_slabs": n}
+            | (ways if pool == num_blocks else _ways(jobs, pool, config, None, slab_tokens, say))
+            for n, pool in pools.items()
         ]
     return report, serving.info
 
@@ -111,8 +106,8 @@ def _ways(
     jobs: list[Job],
     num_blocks: int,
     config: EngineConfig,
-    slab_tokens: int,
     serving: Serving | None,
+    slab_tokens: int,
     say: Callable[[str], None],
 ) -> Report:
     """Blocks, maximum slabs and own-limit slabs over one pool. Timed when there is a `serving`."""
@@ -128,60 +123,56 @@ def _ways(
         rows[name] = tally.ratios(contiguous=name != "paged")
         if serving is not None:
             say(f"Timing {name} with the model")
-            scheduler = scheduler_for(
-                num_blocks, config.block_tokens, config.chunk_tokens, reserve()
+            clock = _Clock(serving, tally)
+            simulate(
+                jobs, num_blocks, config.block_tokens, config.chunk_tokens, reserve(), clock.watch
             )
-            rows[name]["tokens_per_s"] = _time(serving, scheduler, tally.middle, jobs)
+            rows[name]["tokens_per_s"] = round(tally.num_new / clock.seconds(), 1)
     keys = ["max_running", "mean_running"] + ["tokens_per_s"] * (serving is not None)
     ratio = {key: round(rows["paged"][key] / rows["slab"][key], 2) for key in keys}
     return {**rows, "ratio": ratio}
 
 
-def _time(serving: Serving, scheduler: Scheduler, middle: list[Job], jobs: list[Job]) -> float:
-    """New tokens per second with the real model. The jobs of `middle` get their blocks first, with
-    noise in them: what K and V hold does not change how long a step takes. Then the clock runs
-    while they and the rest of the line go on as the scheduler decides."""
-    rng = random.Random(SEED)
-    vocabulary = serving.model.vocab_size
-    for number, job in enumerate([*middle, *jobs[len(jobs) // 2 :]]):
-        sequence = sequence_for(number, job)
-        sequence.token_ids = [rng.randrange(vocabulary) for _ in range(job.num_prompt)]
-        scheduler.add(sequence)
-    started = 0
-    while started < len(middle):
-        plan = scheduler.plan()
-        scheduler.commit(plan)
-        for item in plan.items:
-            _write_noise(serving.cache, item.sequence.block_table)
-        started += len(_give(plan, lambda: rng.randrange(vocabulary), scheduler))
-    num_tokens, start_s = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - start_s) < WINDOW_S and not scheduler.is_idle:
-        num_tokens += len(_step(serving, scheduler))
-    return round(num_tokens / seconds, 1)
+class _Clock:
+    """Runs the real model on some steps of a simulation that has been counted before."""
 
+    def __init__(self, serving: Serving, tally: Tally) -> None:
+        self._serving = serving
+        self._counts = (tally.num_decode, tally.num_mixed)
+        wanted = zip(self._counts, (NUM_DECODE, NUM_MIXED), strict=True)
+        self._every = [max(1, count // number) for count, number in wanted]
+        self._num_seen = [0, 0]
+        self._times_s: tuple[list[float], list[float]] = ([], [])
+        self._written: set[int] = set()  # blocks
 
-def _step(serving: Serving, scheduler: Scheduler) -> list[Sequence]:
-    """One greedy forward pass; returns the sequences that got a token."""
-    plan = scheduler.plan()
-    batch = build_batch(plan, serving.pool.block_tokens, serving.device)
-    with torch.inference_mode():
-        logits = serving.model.forward(batch, serving.cache)
-        token_ids = iter(logits.argmax(dim=-1).tolist())
-    scheduler.commit(plan)
-    return _give(plan, lambda: next(token_ids), scheduler)
+    def watch(self, plan: StepPlan) -> None:
+        kind = int(bool(plan.prompts))
+        self._num_seen[kind] += 1
+        if self._num_seen[kind] % self._every[kind]:
+            return
+        self._write_noise(plan)
+        if not self._times_s[kind]:
+            self._forward(plan)  # the first of a kind may compile and allocate
+        start_s = time.perf_counter()
+        self._forward(plan)
+        self._times_s[kind].append(time.perf_counter() - start_s)
 
+    def seconds(self) -> float:
+        """What the whole run would take."""
+        kinds = zip(self._counts, self._times_s, strict=True)
+        return sum(count * statistics.fmean(times) for count, times in kinds if times)
 
-def _write_noise(cache: KVCache, blocks: list[int]) -> None:
-    # Pages that were never written are all one page of zeros, which a processor reads too fast.
-    for tensor in (*cache.k, *cache.v):
-        tensor[blocks] = torch.randn_like(tensor[blocks])
+    def _forward(self, plan: StepPlan) -> None:
+        serving = self._serving
+        batch = build_batch(plan, serving.pool.block_tokens, serving.device)
+        with torch.inference_mode():
+            serving.model.forward(batch, serving.cache).argmax(dim=-1).tolist()
 
-
-def _give(plan: StepPlan, token: Callable[[], int], scheduler: Scheduler) -> list[Sequence]:
-    """A token for every sequence whose last one was computed; who has all of its own ends."""
-    ready = [item.sequence for item in plan.items if item.sequence.num_pending == 0]
-    for sequence in ready:
-        sequence.token_ids.append(token())
-        if sequence.num_tokens >= sequence.limit_tokens and sequence.phase is Phase.RUNNING:
-            scheduler.end(sequence)
-    return ready
+    def _write_noise(self, plan: StepPlan) -> None:
+        """Pages that were never written are all one page of zeros, which a processor reads too
+        fast. What K and V hold does not change how long a step takes."""
+        blocks = {block for item in plan.items for block in item.sequence.block_table}
+        new = sorted(blocks - self._written)
+        self._written |= blocks
+        for tensor in (*self._serving.cache.k, *self._serving.cache.v):
+            tensor[new] = torch.randn_like(tensor[new])

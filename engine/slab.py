@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from engine.blocks import BlockPool, root_digest
 from engine.messages import SamplingParams
-from engine.scheduler import Reservation, Scheduler
+from engine.scheduler import Reservation, Scheduler, StepPlan
 from engine.sequence import Phase, Sequence
 
 MEAN_PROMPT, MEAN_NEW, SIGMA, SEED = 161, 338, 1.0, 20231023
@@ -103,7 +104,12 @@ class Tally:
     stranded: int = 0  # free slots that the next in line cannot use
     running: int = 0
     max_running: int = 0
-    middle: list[Job] = field(default_factory=list)  # see `simulate`
+    num_mixed: int = 0  # steps with prompt tokens in them
+    num_new: int = 0  # tokens the requests were given
+
+    @property
+    def num_decode(self) -> int:
+        return self.steps - self.num_mixed
 
     def ratios(self, contiguous: bool) -> dict[str, float | int]:
         """`waste_ratio` = 1 - written / held. For contiguous ways also, as shares of the pool:
@@ -126,9 +132,13 @@ def scheduler_for(
 ) -> Scheduler:
     """The real scheduler over the real pool. A reservation does its own accounting, so its pool is
     made large enough never to be what limits it (partly filled blocks, one per request)."""
-    blocks = num_blocks if reservation is None else 2 * num_blocks + 4096
+    blocks = num_blocks if reservation is None else blocks_for_slabs(num_blocks)
     pool = BlockPool(blocks, block_tokens)
     return Scheduler(pool, chunk_tokens, 4096, root_digest("compare-slab"), reservation)
+
+
+def blocks_for_slabs(num_blocks: int) -> int:
+    return 2 * num_blocks + 4096
 
 
 def sequence_for(number: int, job: Job) -> Sequence:
@@ -148,33 +158,29 @@ def simulate(
     block_tokens: int,
     chunk_tokens: int,
     reservation: FixedSlabs | FirstFit | None,
+    watch: Callable[[StepPlan], None] | None = None,
 ) -> Tally:
     """Run all jobs, submitted at once, through the real Scheduler and BlockPool with a model that
-    only counts. `middle` holds the jobs that run at a typical moment (as many as on average, first
-    time after half of all have ended), each as the tokens it has and the tokens it still wants:
-    where the run with the real model takes over."""
+    only counts. `watch` sees every plan before it is committed, when its blocks have been taken."""
     scheduler = scheduler_for(num_blocks, block_tokens, chunk_tokens, reservation)
     tally = Tally(num_blocks * block_tokens)
     for number, job in enumerate(jobs):
         scheduler.add(sequence_for(number, job))
-    num_ended = 0
     while not scheduler.is_idle:
         plan = scheduler.plan()
+        if watch is not None:
+            watch(plan)
         scheduler.commit(plan)
         _count(tally, scheduler, reservation)
+        tally.num_mixed += bool(plan.prompts)
         for item in plan.items:
             sequence = item.sequence
             if sequence.num_pending or sequence.phase is not Phase.RUNNING:
                 continue
             sequence.token_ids.append(0)
+            tally.num_new += 1
             if sequence.num_tokens >= sequence.limit_tokens:
                 scheduler.end(sequence)
-                num_ended += 1
-        is_typical = len(scheduler.running) == round(tally.running / tally.steps)
-        if not tally.middle and num_ended * 2 >= len(jobs) and is_typical:
-            tally.middle = [
-                Job(s.num_tokens, s.limit_tokens - s.num_tokens) for s in scheduler.running
-            ]
     return tally
 
 

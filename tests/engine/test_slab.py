@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.messages import SamplingParams
+from engine.scheduler import StepPlan
 from engine.sequence import Sequence
 from engine.slab import FirstFit, FixedSlabs, Job, simulate, workload
 
@@ -46,6 +47,21 @@ def test_a_known_case_is_counted_exactly() -> None:
     assert (paged.steps, paged.written, paged.held) == (3, 3 + 4 + 5, 4 + 4 + 8)
     slab = simulate(jobs, 2, 4, 16, FixedSlabs(8, 8))
     assert (slab.written, slab.held, slab.max_running) == (12, 24, 1)
+
+
+def test_a_watcher_sees_every_step_with_its_blocks_taken() -> None:
+    jobs, seen = workload(40, 512), []
+
+    def watch(plan: StepPlan) -> None:
+        seen.append(bool(plan.prompts))
+        for item in plan.items:
+            sequence = item.sequence
+            assert len(sequence.block_table) * 16 >= sequence.num_computed + item.num_tokens
+
+    tally = simulate(jobs, 64, 16, 64, None, watch)
+    assert (len(seen), sum(seen)) == (tally.steps, tally.num_mixed)
+    assert tally.num_decode + tally.num_mixed == tally.steps
+    assert tally.num_new == sum(job.num_new for job in jobs)
 
 
 def test_blocks_waste_less_and_run_more_than_either_kind_of_slab() -> None:

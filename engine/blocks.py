@@ -53,6 +53,7 @@ class BlockPool:
         self._block_of: dict[Digest, int] = {}
         self._states = bytearray(num_blocks)
         self._owners = array("H", [NO_OWNER]) * num_blocks
+        self._sharers: dict[int, dict[int, int]] = {}  # SHARED block -> owner -> references
         self._unfilled = bytearray([0]) * num_blocks
         self._num_shared = 0
         self._num_saved = 0
@@ -139,29 +140,43 @@ class BlockPool:
             if self._num_owners[block] == 1:
                 self._num_shared += 1
                 self._states[block] = BlockState.SHARED
+                self._sharers[block] = {self._owners[block]: 1}
+            sharers = self._sharers[block]
+            sharers[owner] = sharers.get(owner, 0) + 1
         self._num_owners[block] += 1
         self.version += 1
 
-    def release(self, blocks: Items[int]) -> None:
-        """One owner less for each block of a table. Deepest first, so that of one sequence the
+    def release(self, blocks: Items[int], owner: int) -> None:
+        """`owner` gives the blocks of a table back. Deepest first, so that of one sequence the
         deepest block is the next to be evicted: a prefix is worth more than what follows it."""
         for block in reversed(blocks):
-            self._release_one(block)
+            self._release_one(block, owner)
         self.version += 1
 
-    def _release_one(self, block: int) -> None:
+    def _release_one(self, block: int, owner: int) -> None:
         left = self._num_owners[block] = self._num_owners[block] - 1
         assert left >= 0, f"block {block} released more often than it was taken"
         if left:
             self._num_saved -= 1
-            if left == 1:
-                self._num_shared -= 1
-                self._states[block] = BlockState.ACTIVE
+            self._unshare(block, owner, left)
         elif self._digest[block] is not None:
             self._cached[block] = None
             self._states[block] = BlockState.CACHED
         else:
             self._set_free(block)
+
+    def _unshare(self, block: int, owner: int, left: int) -> None:
+        """The block shows the number of one who still holds it."""
+        sharers = self._sharers[block]
+        sharers[owner] -= 1
+        if not sharers[owner]:
+            del sharers[owner]
+            if self._owners[block] == owner:
+                self._owners[block] = next(iter(sharers))
+        if left == 1:
+            self._num_shared -= 1
+            self._states[block] = BlockState.ACTIVE
+            del self._sharers[block]
 
     def seal(self, block: int, digest: Digest) -> None:
         """A full block becomes findable under its digest. Where another block already has it, this
@@ -210,9 +225,9 @@ class BlockPool:
             time_s=time.monotonic(),
         )
 
-    def check(self, tables: Items[Items[int]] | None = None) -> None:
-        """Assert every invariant. With `tables`, all block tables in use, also that each reference
-        is explained by one of them."""
+    def check(self, tables: Items[tuple[int, Items[int]]] | None = None) -> None:
+        """Assert every invariant. With `tables`, all block tables in use and whose they are, also
+        that each reference is explained by one of them, and each colour by one who holds it."""
         assert len(set(self._free)) == len(self._free)
         assert len(self._free) + len(self._cached) + sum(1 for n in self._num_owners if n) == (
             self.num_blocks
@@ -233,9 +248,12 @@ class BlockPool:
         assert self._num_saved == sum(n - 1 for n in self._num_owners if n > 1)
         assert len(self._block_of) == sum(1 for d in self._digest if d is not None)
         assert all(self._digest[b] == d for d, b in self._block_of.items())
+        assert {b for b, n in enumerate(self._num_owners) if n > 1} == self._sharers.keys()
         if tables is not None:
-            explained = [0] * self.num_blocks
-            for table in tables:
+            holders: list[list[int]] = [[] for _ in range(self.num_blocks)]
+            for owner, table in tables:
                 for block in table:
-                    explained[block] += 1
-            assert explained == self._num_owners
+                    holders[block].append(owner)
+            assert [len(holding) for holding in holders] == self._num_owners
+            for block, holding in enumerate(holders):
+                assert not holding or self._owners[block] in holding, (block, holding)

@@ -200,7 +200,7 @@ class Scheduler:
         plan.paused.append(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_table)
+        self.pool.release(sequence.block_table, sequence.owner)
         sequence.block_table = []
         if self._reservation:
             self._reservation.give_back(sequence)
@@ -241,7 +241,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert the invariants of pool, tables and lists."""
-        self.pool.check([sequence.block_table for sequence in self.running])
+        self.pool.check([(sequence.owner, sequence.block_table) for sequence in self.running])
         assert len(set(map(id, self.running))) == len(self.running)
         for sequence in self.running:
             assert sequence.phase is Phase.RUNNING

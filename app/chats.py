@@ -215,9 +215,9 @@ class Chats(QObject):
             return
         session = self._sessions.get(session_id) or self.new_chat()
         if session.is_busy or self._replies.is_busy(session.session_id):
-            self._tasks.start(self._queue(session, text))
+            self._queue(session, text)
         else:
-            self._tasks.start(self._send_together([(session, text)]))
+            self._send_together([(session, text)])
 
     @Slot(list)
     def _send_all(self, texts: list[str]) -> None:
@@ -225,11 +225,14 @@ class Chats(QObject):
         pairs = [(self.new_chat(), text) for text in wanted]
         if pairs:
             self._sessions.set_current(pairs[0][0].session_id)
-            self._tasks.start(self._send_together(pairs))
+            self._send_together(pairs)
 
-    async def _send_together(self, pairs: list[tuple[Session, str]]) -> None:
+    def _send_together(self, pairs: list[tuple[Session, str]]) -> None:
+        """The chats are busy from now on; the engine is asked when all is on the disk."""
+        self._tasks.start(self._submit([self._begin_turn(*pair) for pair in pairs]))
+
+    async def _submit(self, begun: list[tuple[Running, asyncio.Task[bool]]]) -> None:
         """Every message is on the disk before the first request reaches the engine."""
-        begun = [self._begin_turn(session, text) for session, text in pairs]
         await asyncio.gather(*(saved for _, saved in begun))
         for running, _ in begun:
             self._replies.submit(running)
@@ -241,12 +244,12 @@ class Chats(QObject):
         running = self._replies.begin(session, index, reply.reply_id)
         return running, self._save_turn(session, index)
 
-    async def _queue(self, session: Session, text: str) -> None:
+    def _queue(self, session: Session, text: str) -> None:
         """The chat is busy: keep the message, its reply is asked for when the present one ends."""
         index = session.add_turn(TurnRecord(_new_id(), text, _now_ms()))
         self._in_line.setdefault(session.session_id, []).append(index)
         self._status.toast.emit("Your message is in line; it goes when this answer ends.", "")
-        await self._save_turn(session, index)
+        self._save_turn(session, index)
 
     def _save_turn(self, session: Session, index: int) -> asyncio.Task[bool]:
         history = self._journal.history

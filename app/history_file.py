@@ -61,6 +61,24 @@ class Loaded:
     note: str = ""  # a sentence for the user when something was wrong with the file
 
 
+LOCK_S = 1.0  # for another program to let go of the file; quitting must not wait longer
+# What keeps a file from being used without its being damaged.
+IN_THE_WAY = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+}
+
+
+class NewerFileError(Exception):
+    """The file's version is above ours."""
+
+
 class HistoryFile:
     """One connection. Every method is one transaction.
 
@@ -83,20 +101,31 @@ class HistoryFile:
         note = ""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._connect(str(self._path))
-        except sqlite3.OperationalError as error:
-            note = self._in_memory(f"cannot be opened ({error})")
-        except sqlite3.DatabaseError as error:
-            note = self._start_anew(error)
+            # Others on this machine do not read along; SQLite gives its own files the same rights.
+            self._path.touch(mode=0o600, exist_ok=True)
+            return self._read_all(str(self._path))
         except OSError as error:
             note = self._in_memory(f"cannot be opened ({error.strerror or error})")
-        except HistoryError as error:
-            note = self._in_memory(str(error))
-        with self._writing() as db:
-            _mark_unfinished(db)
-            db.execute("DELETE FROM sessions WHERE deleted = 1")
+        except NewerFileError:
+            note = self._in_memory("were written by a newer version of Tessera")
+        except sqlite3.Error as error:
+            is_in_the_way = getattr(error, "sqlite_errorcode", 0) & 0xFF in IN_THE_WAY
+            if is_in_the_way:
+                note = self._in_memory(f"cannot be opened ({_reason(error)})")
+            else:
+                note = self._start_anew(error)
+        except (UnicodeError, ValueError, TypeError) as error:  # values that nothing of ours wrote
+            note = self._start_anew(error)
         with self._reading() as db:
             return replace(_load(db), note=note)
+
+    def _read_all(self, name: str) -> Loaded:
+        db = self._connect(name)
+        db.execute("BEGIN IMMEDIATE")
+        _mark_unfinished(db)
+        db.execute("DELETE FROM sessions WHERE deleted = 1")
+        db.execute("COMMIT")
+        return _load(db)
 
     def close(self) -> None:
         """Drop what was deleted for good and close the connection."""
@@ -107,8 +136,8 @@ class HistoryFile:
         self._db.close()
         self._db = None
 
-    def _connect(self, name: str) -> None:
-        self._db = db = sqlite3.connect(name, timeout=5.0, isolation_level=None)
+    def _connect(self, name: str) -> sqlite3.Connection:
+        self._db = db = sqlite3.connect(name, timeout=LOCK_S, isolation_level=None)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
@@ -116,12 +145,13 @@ class HistoryFile:
             raise sqlite3.DatabaseError("damaged")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > len(MIGRATIONS):
-            raise HistoryError("were written by a newer version of Tessera")
+            raise NewerFileError
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             db.executescript(f"BEGIN; {script}; PRAGMA user_version = {number}; COMMIT;")
-        db.execute("SELECT count(*) FROM sessions, tabs").fetchone()
+        db.execute("SELECT count(*) FROM sessions, tabs, turns, replies, chunks").fetchone()
+        return db
 
-    def _start_anew(self, error: sqlite3.DatabaseError) -> str:
+    def _start_anew(self, error: Exception) -> str:
         if self._db is not None:
             self._db.close()
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -244,13 +274,21 @@ class HistoryFile:
             raise HistoryError("The file with your chats is closed.")
         try:
             yield self._db
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise HistoryError(_sentence(error, self._path)) from error
         except OverflowError as error:
             raise HistoryError(f"A number in this chat is too large to keep ({error}).") from error
 
 
-def _sentence(error: sqlite3.Error, path: Path) -> str:
+def _reason(error: sqlite3.Error) -> str:
+    return {
+        sqlite3.SQLITE_BUSY: "another program holds the file",
+        sqlite3.SQLITE_FULL: "the disk is full",
+        sqlite3.SQLITE_IOERR: f"{error}; the disk may be full",
+    }.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, str(error))
+
+
+def _sentence(error: Exception, path: Path) -> str:
     if "full" in str(error):
         return (
             f"The disk is full, so this chat is not being saved; make room where {path.parent} "

@@ -32,12 +32,17 @@ class Journal:
         """Wait for a write. True when what it wrote is on the disk."""
         try:
             await writing
+        except HistoryError as error:
+            if session is None:
+                self._say(str(error))
+                return False
+            # Perhaps only this piece cannot be written, because what it belongs to never was.
+            self._behind[session.session_id] = session
+        try:
             await self._heal()
         except HistoryError as error:
-            if session is not None:
-                self._behind[session.session_id] = session
             self._say(str(error))
-            return False
+            return session is None or session.session_id not in self._behind
         self._said = ""
         return True
 

@@ -225,6 +225,13 @@ def run(options: Options, script: Script | None = None, profile: Path | None = N
     A script (the demo) runs beside the window once it is up; its result is the exit status.
     """
     sys.setswitchinterval(0.001)  # the engine's Python must not hold the window for 5 ms
+    if not _has_display():
+        print(
+            "There is no display to open a window on (neither DISPLAY nor WAYLAND_DISPLAY is set); "
+            "start Tessera from a desktop, or use `python -m engine` without a window.",
+            file=sys.stderr,
+        )
+        return 2
     qt = _application()
     folder = profile or options.data_dir
     instance = SingleInstance(folder)
@@ -238,7 +245,7 @@ def run(options: Options, script: Script | None = None, profile: Path | None = N
         )
         return 2
     if not is_first:
-        return _raise_first(instance, folder)
+        return _raise_first(instance, folder, options)
     try:
         return _run(options, script, folder, qt, instance)
     finally:
@@ -256,8 +263,21 @@ def _application() -> QApplication:
     return qt
 
 
-def _raise_first(instance: SingleInstance, folder: Path) -> int:
+def _has_display() -> bool:
+    """Asked first, because Qt ends the process, with a sentence about libraries."""
+    if sys.platform in ("win32", "darwin") or os.environ.get("QT_QPA_PLATFORM"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _raise_first(instance: SingleInstance, folder: Path, options: Options) -> int:
     if instance.raise_first():
+        if options.model:
+            print(
+                f"Tessera is open already with {folder}; its window was raised, and --model was "
+                "not used: open the model there.",
+                file=sys.stderr,
+            )
         return 0
     print(
         f"Tessera already runs with {folder} but does not answer; end that process, or choose "

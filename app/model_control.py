@@ -53,6 +53,7 @@ class ModelControl(QObject):
         self._data_dir = data_dir
         self._fetch = fetch
         self._wanted = ""
+        self._loaded: ModelInfo | None = None  # what the engine holds
         self._fetch_cancelled: threading.Event | None = None
         self._fetched_bytes.connect(self._on_fetched_bytes)
         intents.open_model.connect(self.load)
@@ -70,17 +71,14 @@ class ModelControl(QObject):
 
     @Slot(str)
     def load(self, path: str) -> None:
-        """Load a model in place of the present one. Replies under way end, with their text."""
+        """Load a model in place of the present one, whose replies end then, with their text. Until
+        the file has been checked, and when it is not fit, the present one goes on."""
         self.cancel_fetch()
         self._wanted = str(Path(path).expanduser())
         if not self._bridge.is_running:
             self._bridge.start()
-        self._replies.fail_sent(
-            "The model was changed while this reply was being written; press Regenerate to have "
-            "it from the new one."
-        )
         name = Path(self._wanted).name
-        self._status.update(phase="loading", fraction=0.0, note=name, message="", model=None)
+        self._status.update(phase="loading", fraction=0.0, note=name, message="")
         with suppress(EngineStoppedError):  # `_on_stopped` says why
             self._bridge.send(LoadModel(self._wanted))
 
@@ -96,13 +94,19 @@ class ModelControl(QObject):
 
     @Slot(object)
     def _on_loading(self, event: ModelLoading) -> None:
+        self._loaded = None
         if event.path == self._wanted:
-            self._status.update(phase="loading", fraction=event.fraction, note=event.note)
+            self._status.update(
+                phase="loading", fraction=event.fraction, note=event.note, model=None
+            )
 
     @Slot(object)
     def _on_loaded(self, info: ModelInfo) -> None:
-        if info.file != self._wanted:
-            return  # another one was asked for meanwhile and comes next
+        self._loaded = info
+        if info.file == self._wanted:  # else another one was asked for meanwhile and comes next
+            self._show_loaded(info)
+
+    def _show_loaded(self, info: ModelInfo) -> None:
         self._replies.new_pool()
         self._status.update(phase="ready", fraction=1.0, note="", message="", model=info)
         self.opened.emit(self._wanted)
@@ -112,13 +116,27 @@ class ModelControl(QObject):
     def _on_load_failed(self, event: ModelFailed) -> None:
         if event.path != self._wanted:
             return
+        if event.is_kept and self._loaded is not None:
+            self._keep(self._loaded, event.message)
+            return
         self._status.update(phase="failed", fraction=0.0, note="", message=event.message)
         self._replies.fail_all(f"{event.message} Open another model, then press Regenerate.")
+
+    def _keep(self, info: ModelInfo, why: str) -> None:
+        """Go on with the model that is still there."""
+        self._wanted = info.file
+        if self._status.model is info:
+            self._status.update(phase="ready", fraction=1.0, note="")
+            self._replies.release_held()
+        else:
+            self._show_loaded(info)
+        self._status.error.emit(f"{why} {info.name} goes on.")
 
     @Slot(object)
     def _on_stopped(self, reason: str) -> None:
         if not reason:
             return  # asked for: the application ends
+        self._loaded = None
         self._status.update(phase="stopped", model=None, message=reason, fraction=0.0, note="")
         self._replies.new_pool()
         self._replies.fail_all(
@@ -142,7 +160,7 @@ class ModelControl(QObject):
 
     async def _fetch_and_load(self, cancelled: threading.Event) -> None:
         path = starter_path(self._data_dir)
-        if not path.exists():
+        if not self._is_whole(path):
             note = f"Fetching {self._status.starter_name}"
             self._status.update(phase="fetching", fraction=0.0, note=note, message="")
             fetched = await self._fetch_in_worker(cancelled)
@@ -151,6 +169,13 @@ class ModelControl(QObject):
             path = fetched
         self._fetch_cancelled = None
         self.load(str(path))
+
+    def _is_whole(self, path: Path) -> bool:
+        """By its size; `fetch` would compare its digest too, which takes a moment."""
+        try:
+            return path.stat().st_size == self._status.starter_bytes
+        except OSError:
+            return False
 
     async def _fetch_in_worker(self, cancelled: threading.Event) -> Path | None:
         loop = asyncio.get_running_loop()

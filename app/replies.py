@@ -124,7 +124,7 @@ class Replies(QObject):
         if self._running.get(running.session.session_id) is not running:
             return  # stopped, or the engine ended, while the message was being written
         phase = self._status.phase
-        if self._status.model is None and phase in ("loading", "fetching"):
+        if phase == "loading" or (phase == "fetching" and self._status.model is None):
             running.is_held = True
             running.session.set_status("waiting", "Waiting for the model")
             return
@@ -158,11 +158,6 @@ class Replies(QObject):
         for running in [one for one in self._running.values() if one.is_held]:
             running.is_held = False
             self.submit(running)
-
-    def fail_sent(self, sentence: str) -> None:
-        """End all replies that the engine was writing; their text stays."""
-        for running in list(self._by_request.values()):
-            self._end(running, "failed", "error", sentence)
 
     def fail_all(self, sentence: str) -> None:
         """End all replies, those that wait for a model too."""

@@ -17,7 +17,14 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, TesseraError
 from engine.headless import Headless, Outcome, Run
 from engine.memory import peak_rss_bytes
-from engine.messages import BlockState, ChatMessage, ModelInfo, SamplingParams, Submit
+from engine.messages import (
+    BlockState,
+    ChatMessage,
+    ModelInfo,
+    SamplingParams,
+    Submit,
+    TokenLogprob,
+)
 from engine.places import data_dir, starter_path
 
 Report = dict[str, object]
@@ -65,6 +72,19 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--temperature", type=float, default=0.0)
     generate.add_argument("--top-k", type=int, default=0)
     generate.add_argument("--top-p", type=float, default=1.0)
+    generate.add_argument("--min-p", type=float, default=0.0)
+    generate.add_argument("--repetition-penalty", type=float, default=1.0)
+    generate.add_argument("--presence-penalty", type=float, default=0.0)
+    generate.add_argument("--frequency-penalty", type=float, default=0.0)
+    generate.add_argument(
+        "--logit-bias", type=_bias, action="append", default=[], metavar="ID=VALUE",
+        help="added to the logit of a token, -100 to 100; may be given several times",
+    )  # fmt: skip
+    generate.add_argument("--min-tokens", type=int, default=0)
+    generate.add_argument("--stop", action="append", default=[], metavar="TEXT")
+    generate.add_argument(
+        "--logprobs", type=int, metavar="N", help="report N alternatives per token, 0 to 20"
+    )
     generate.add_argument("--seed", type=int)
     generate.add_argument("--no-prefix-cache", action="store_true")
     generate.set_defaults(command=_generate)
@@ -144,13 +164,30 @@ def _engine(info: ModelInfo) -> Report:
 # --- generate ---------------------------------------------------------------------------------
 
 
+def _bias(text: str) -> tuple[int, float]:
+    """ID=VALUE of --logit-bias."""
+    token_id, _, bias = text.partition("=")
+    try:
+        return int(token_id), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=VALUE, such as 42=-100") from None
+
+
 def _generate(args: argparse.Namespace) -> Report:
     params = SamplingParams(
         temperature=args.temperature,
         top_k=args.top_k,
         top_p=args.top_p,
+        min_p=args.min_p,
         seed=args.seed,
         max_tokens=args.max_tokens,
+        stop=tuple(args.stop),
+        repetition_penalty=args.repetition_penalty,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        logit_bias=tuple(args.logit_bias),
+        min_tokens=args.min_tokens,
+        logprobs=args.logprobs,
     )
     chats: list[tuple[ChatMessage, ...]] = [(ChatMessage("user", p),) for p in args.prompt]
     if args.messages:
@@ -171,7 +208,7 @@ def _generate(args: argparse.Namespace) -> Report:
     if all(outcome.error for outcome in run.outcomes):
         raise SystemExit(2)
     return {
-        "requests": [_request(outcome) for outcome in run.outcomes],
+        "requests": [_request(outcome, params.logprobs) for outcome in run.outcomes],
         "pool": _pool(run, engine.info),
         "engine": _engine(engine.info),
     }
@@ -198,7 +235,7 @@ def _read_chats(path: Path) -> list[tuple[ChatMessage, ...]]:
     return chats
 
 
-def _request(outcome: Outcome) -> Report:
+def _request(outcome: Outcome, num_logprobs: int | None) -> Report:
     usage = outcome.usage
     row: Report = {
         "id": outcome.request_id,
@@ -211,7 +248,21 @@ def _request(outcome: Outcome) -> Report:
         "decode_tokens_per_s": round(usage.decode_tokens_per_s, 1) if usage else 0.0,
         "preemptions": usage.preemptions if usage else 0,
     }
+    if num_logprobs is not None:
+        row["logprobs"] = [
+            {**_logprob(one.chosen), "top": [_logprob(other) for other in one.top]}
+            for one in outcome.logprobs
+        ]
     return {**row, "error": outcome.error} if outcome.error else row
+
+
+def _logprob(token: TokenLogprob) -> Report:
+    """`text` has replacement characters where the token is only part of a character."""
+    return {
+        "token_id": token.token_id,
+        "text": token.data.decode("utf-8", "replace"),
+        "logprob": round(token.logprob, 6),
+    }
 
 
 def _pool(run: Run, info: ModelInfo) -> Report:

@@ -12,6 +12,9 @@ Backend = Literal["gpu", "cpu", "reference"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
+MAX_THREADS = 512  # of the CPU; asked for 100,000, the pool of threads ends the process
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Settings of one engine.
@@ -36,7 +39,9 @@ class EngineConfig:
         _between("block_tokens", self.block_tokens, 1, 256)
         _between("chunk_tokens", self.chunk_tokens, 1, 65536)
         _between("max_running", self.max_running, 1, 4096)
-        for name in ("num_blocks", "context_tokens", "num_threads"):
+        if self.num_threads is not None:
+            _between("num_threads", self.num_threads, 1, MAX_THREADS)
+        for name in ("num_blocks", "context_tokens"):
             value = getattr(self, name)
             if value is not None:
                 _between(name, value, 1, 2**31 - 1)

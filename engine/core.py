@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from engine.messages import (
     Finished,
     FinishReason,
     LoadModel,
+    Logprobs,
     ModelFailed,
     ModelLoaded,
     ModelLoading,
@@ -47,10 +48,10 @@ from engine.messages import (
     Usage,
 )
 from engine.reply import Reply
-from engine.sampling import SampleRow, sample
+from engine.sampling import SampleRow, check_bias, sample, top_logprobs
 from engine.scheduler import StepItem, StepPlan
 from engine.sequence import Sequence
-from engine.serving import Serving, open_model
+from engine.serving import Serving, check_model, open_model
 from engine.template_worker import PLAIN_STOP, RenderResult, TemplateWorker
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,13 @@ class Engine:
                     self._serving.pool.drop_cached(owner)
 
     def _load(self, path: Path) -> None:
-        self._unload("The model was changed while this reply was being written.")
+        if self._serving is not None and (problem := self._problem(path)):
+            self._events.append(ModelFailed(str(path), problem, is_kept=True))
+            return
+        self._unload(
+            "The model was changed while this reply was being written; ask again to have it from "
+            "the new one."
+        )
 
         def progress(fraction: float, note: str) -> None:
             if self._ending():
@@ -144,21 +151,22 @@ class Engine:
             serving = open_model(path, self._config, progress)
         except LoadingStopped:
             return
-        except MemoryError:
-            sentence = f"There is not enough memory for {path.name}; take a smaller model."
-        except (TesseraError, OSError) as error:
-            sentence = str(error)
         except Exception as error:  # a stranger's file: whatever it provokes ends this load only
-            log.exception("loading %s", path)
-            sentence = f"{path.name} cannot be loaded ({type(error).__name__}: {error})."
-        else:
-            self._serving = serving
-            if not self._worker_started:
-                self._worker.start()
-                self._worker_started = True
-            self._events.append(ModelLoaded(serving.info))
+            self._events.append(ModelFailed(str(path), _load_sentence(path, error)))
             return
-        self._events.append(ModelFailed(str(path), sentence))
+        self._serving = serving
+        if not self._worker_started:
+            self._worker.start()
+            self._worker_started = True
+        self._events.append(ModelLoaded(serving.info))
+
+    def _problem(self, path: Path) -> str:
+        """Why a model cannot be loaded: asked before the present one is given up for it."""
+        try:
+            check_model(path, self._config)
+        except Exception as error:  # as in `_load`
+            return _load_sentence(path, error)
+        return ""
 
     def _unload(self, reason: str) -> None:
         for request_id in [*self._rendering, *self._replies]:
@@ -218,6 +226,7 @@ class Engine:
                 "The prompt holds a token that this model's weights do not know; leave special "
                 "tokens out, or choose another copy of the model"
             )
+        check_bias(submit.params, serving.model.vocab_size)
         num_prompt = len(ready.token_ids)
         limit = serving.check_length(num_prompt, submit.params)
         params = submit.params
@@ -262,21 +271,25 @@ class Engine:
         ready = [
             i for i in plan.items if i.sequence.num_computed + i.num_tokens == i.sequence.num_tokens
         ]
-        tokens = sample(logits, [_row(item.sequence) for item in ready]) if ready else []
+        rows = [_row(item.sequence, serving.text.eos_ids) for item in ready]
+        tokens = sample(logits, rows) if ready else []
+        logprobs = top_logprobs(logits, rows, tokens, serving.text.bytes_of)
         serving.scheduler.commit(plan)
         self._stats = self._measure(plan, start_s, serving)
-        for item, token in zip(ready, tokens, strict=True):
-            self._advance(item, token)
+        for item, token, said in zip(ready, tokens, logprobs, strict=True):
+            self._advance(item, token, said)
         self._say_states()
 
-    def _advance(self, item: StepItem, token: int | SamplingError) -> None:
+    def _advance(
+        self, item: StepItem, token: int | SamplingError, logprobs: tuple[Logprobs, ...]
+    ) -> None:
         reply = self._replies[item.sequence.request_id]
         if isinstance(token, SamplingError):
             self._fail(reply.request_id, str(token))
             return
         assert self._serving is not None
         text, reason = reply.take(token, time.monotonic(), self._serving.text.eos_ids)
-        self._events.append(TextDelta(reply.request_id, text, (token,)))
+        self._events.append(TextDelta(reply.request_id, text, (token,), logprobs))
         if reason:
             self._finish(reply, reason)
 
@@ -356,5 +369,21 @@ class Engine:
             assert not self._replies
 
 
-def _row(sequence: Sequence) -> SampleRow:
-    return SampleRow(params=sequence.params, seed=sequence.seed, position=sequence.num_tokens)
+def _load_sentence(path: Path, error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory for {path.name}; take a smaller model."
+    if isinstance(error, TesseraError | OSError):
+        return str(error)
+    log.error("loading %s", path, exc_info=error)
+    return f"{path.name} cannot be loaded ({type(error).__name__}: {error})."
+
+
+def _row(sequence: Sequence, end_ids: Collection[int]) -> SampleRow:
+    return SampleRow(
+        params=sequence.params,
+        seed=sequence.seed,
+        position=sequence.num_tokens,
+        token_ids=sequence.token_ids,
+        num_prompt=sequence.num_prompt,
+        end_ids=end_ids,
+    )

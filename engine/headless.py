@@ -19,6 +19,7 @@ from engine.messages import (
     Failed,
     Finished,
     LoadModel,
+    Logprobs,
     ModelFailed,
     ModelInfo,
     ModelLoaded,
@@ -39,6 +40,7 @@ class Outcome:
     request_id: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)  # one per token id, if asked for
     finish_reason: str = ""
     usage: Usage | None = None
     error: str = ""
@@ -140,9 +142,10 @@ class Headless:
 def _take(outcome: Outcome, event: object) -> bool:
     """Add an event to an outcome; True when it was the last one."""
     match event:
-        case TextDelta(text=text, token_ids=token_ids):
+        case TextDelta(text=text, token_ids=token_ids, logprobs=logprobs):
             outcome.text += text
             outcome.token_ids += token_ids
+            outcome.logprobs += logprobs
         case Finished(reason=reason, usage=usage):
             outcome.finish_reason, outcome.usage = reason, usage
             return True

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.errors import SamplingError
+from engine.errors import SamplingError, shown
 
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -42,9 +42,15 @@ class ChatMessage:
     content: str
 
 
+MOST_LOGPROBS = 20  # alternatives per token
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. Checked on construction.
+    """How the next token is chosen. Checked on construction. The defaults choose greedily.
+
+    The logits are changed in this order: logit_bias, repetition, frequency and presence penalty,
+    min_tokens; what is left goes through temperature, top_k, top_p and min_p.
 
     Raises:
         SamplingError: a value is out of range or of the wrong type.
@@ -58,6 +64,12 @@ class SamplingParams:
     max_tokens: int | None = None  # None = until the context ends
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0  # over prompt and output: logits > 0 divided, others times it
+    presence_penalty: float = 0.0  # subtracted once from every token of the output
+    frequency_penalty: float = 0.0  # subtracted once per time that a token is in the output
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
+    min_tokens: int = 0  # no end token and no end of a stop string among this many first tokens
+    logprobs: int | None = None  # alternatives to report per token, 0 = only the chosen one
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 100.0)
@@ -68,19 +80,65 @@ class SamplingParams:
             _check_int("seed", self.seed, 0, 2**63 - 1)
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        stop: tuple[object, ...] = self.stop
-        if not all(isinstance(text, str) and text for text in stop):
-            raise SamplingError("stop strings must be texts that are not empty")
+        _check("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        # Not more than max_tokens, or the two would ask for opposite things.
+        _check_int("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, MOST_LOGPROBS)
+        if not isinstance(self.ignore_eos, bool):
+            raise SamplingError(
+                f"ignore_eos is {shown(self.ignore_eos)}, allowed are true and false"
+            )
+        _check_stop(self.stop)
+        _check_bias(self.logit_bias)
 
 
 def _check(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise SamplingError(f"{name} is {value!r}, allowed {low:g} to {high:g}")
+        raise SamplingError(f"{name} is {shown(value)}, allowed {low:g} to {high:g}")
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise SamplingError(f"{name} is {value!r}, allowed are whole numbers {low} to {high}")
+        raise SamplingError(f"{name} is {shown(value)}, allowed are whole numbers {low} to {high}")
+
+
+def _check_stop(stop: object) -> None:
+    # One text alone would pass for a tuple of its letters.
+    if not isinstance(stop, tuple) or not all(isinstance(text, str) and text for text in stop):
+        raise SamplingError("stop strings must be a tuple of texts that are not empty")
+
+
+def _check_bias(pairs: object) -> None:
+    if not isinstance(pairs, tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in pairs
+    ):
+        raise SamplingError("logit_bias must be a tuple of pairs of token id and number")
+    for token_id, bias in pairs:
+        _check_int("a token id in logit_bias", token_id, 0, 2**31 - 1)
+        _check(f"logit_bias of token {token_id}", bias, -100.0, 100.0)
+    if len({token_id for token_id, _ in pairs}) < len(pairs):
+        raise SamplingError("logit_bias names a token twice; give one number for each")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The natural logarithm of a token's probability in the model's own distribution, before
+    bias, penalties, temperature and filters."""
+
+    token_id: int
+    logprob: float
+    data: bytes = b""  # what it stands for, often part of a character; none for a control token
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """One sampled token and what could have stood in its place."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()  # the most likely tokens, best first; impossible ones never
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +283,12 @@ class ModelLoaded:
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """The model could not be loaded; none is loaded now."""
+    """The model could not be loaded. None is loaded now, unless the one before was kept: what is
+    wrong with a file is seen before the present model is given up for it."""
 
     path: str
     message: str  # one sentence
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +323,7 @@ class TextDelta:
     request_id: int
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[Logprobs, ...] = ()  # one per token id where the request asked for them
 
 
 @dataclass(frozen=True, slots=True)

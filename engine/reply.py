@@ -29,14 +29,18 @@ class Reply:
         self, token_id: int, now_s: float, eos_ids: Collection[int]
     ) -> tuple[str, FinishReason | None]:
         """Add a sampled token. Returns the text that became certain, and why the reply ends, if it
-        does: an end token or a stop string ("stop"), or no room for another token ("length")."""
+        does: an end token or a stop string ("stop"), or no room for another token ("length").
+
+        That no end token comes among the first `min_tokens` is the sampler's affair; here no stop
+        string counts that ends among them.
+        """
         sequence, params = self.sequence, self.sequence.params
         sequence.token_ids.append(token_id)
         self.first_token_s = self.first_token_s or now_s
         self.last_token_s = now_s
         if token_id in eos_ids and not params.ignore_eos:
             return self.stream.finish(), "stop"
-        text = self.stream.push(token_id)
+        text = self.stream.push(token_id, may_stop=sequence.num_new > params.min_tokens)
         if self.stream.stopped:
             return text, "stop"
         most = params.max_tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +12,14 @@ import torch
 from engine.blocks import BlockPool, root_digest
 from engine.config import EngineConfig
 from engine.device import choose_device, device_name, num_threads
-from engine.errors import BadFileError, PromptTooLongError
+from engine.errors import PromptTooLongError
 from engine.kv_cache import KVCache, choose_num_blocks
 from engine.messages import ModelInfo, SamplingParams
 from engine.scheduler import Scheduler
 from engine.text import Text
 
 if TYPE_CHECKING:
-    from engine.model.loader import LoadedModel
+    from engine.model.loader import LoadedModel, TokenizerSource
 
 VERSION = "2026.12.0"
 
@@ -68,13 +67,10 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
     # need not pay.
     from engine.model.loader import load_model
 
-    if not os.path.exists(path):  # Path.exists raises for a name that is too long
-        raise BadFileError(f"{path} does not exist; choose a .gguf file or a model folder")
     device = choose_device(config)
     model = load_model(path, config, device, lambda f, note: progress(0.9 * f, note))
     progress(0.92, "Reading the tokeniser")
-    source = model.tokenizer_source
-    text = Text.from_folder(source) if isinstance(source, Path) else Text.from_gguf(source)
+    text = _text(model.tokenizer_source)
     progress(0.97, "Carving the pool")
     kv = model.kv
     block_bytes = kv.bytes_per_token * config.block_tokens
@@ -90,6 +86,21 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
     info = _info(path, config, device, model, pool, context, text.template is not None)
     limit = min(context, num_blocks * config.block_tokens)
     return Serving(info, model, text, cache, pool, scheduler, device, limit)
+
+
+def check_model(path: Path, config: EngineConfig) -> None:
+    """Find out, without memory to speak of, whether `open_model` would refuse this model.
+
+    Raises:
+        ModelError, ConfigError: as `open_model`, but for memory that is not there.
+    """
+    from engine.model.loader import check_model as check
+
+    _text(check(path, config, choose_device(config)))
+
+
+def _text(source: TokenizerSource) -> Text:
+    return Text.from_folder(source) if isinstance(source, Path) else Text.from_gguf(source)
 
 
 def _cache_key(path: Path, config: EngineConfig, kv_dtype: torch.dtype) -> str:

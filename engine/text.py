@@ -105,6 +105,10 @@ class Text:
         """The text of a whole reply, without its control tokens."""
         return self._pieces.decode(token_ids)
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """What one token adds to a text, often part of a character; a control token adds none."""
+        return self._pieces.bytes_of(token_id)
+
     def stream(self, stop: Sequence[str] = ()) -> TokenStream:
         """A new reply's incremental decoder; all its pieces joined are `decode` of all its ids."""
         return TokenStream(self._pieces, stop)

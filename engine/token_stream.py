@@ -93,15 +93,19 @@ class TokenStream:
         self._held = ""  # a tail that could still become a stop string
         self.stopped = False
 
-    def push(self, token_id: int) -> str:
-        """Take one token; return the text that became final, often none or a few letters."""
+    def push(self, token_id: int, may_stop: bool = True) -> str:
+        """Take one token; return the text that became final, often none or a few letters.
+
+        Without `may_stop` a stop string that this token completes is text like any other; one
+        that it only begins can still stop the reply later.
+        """
         if self.stopped:
             return ""
         data = self._pieces.bytes_of(token_id)
         if self._at_start and data:
             self._at_start = False
             data = data.removeprefix(b" ")
-        return self._release(self._utf8.decode(data))
+        return self._release(self._utf8.decode(data), may_stop)
 
     def finish(self) -> str:
         """The reply has ended: return what was held back (nothing after a stop string)."""
@@ -113,17 +117,17 @@ class TokenStream:
         text, self._held = text + self._held, ""
         return text
 
-    def _release(self, text: str) -> str:
+    def _release(self, text: str, may_stop: bool = True) -> str:
         if not self._stops:
             return text
         pending = self._held + text
         for index in range(len(self._held), len(pending)):
             matched = [len(stop.text) for stop in self._stops if stop.advance(pending[index])]
-            if matched:
+            if matched and may_stop:
                 self.stopped = True
                 self._held = ""
                 return pending[: index + 1 - max(matched)]
-        cut = len(pending) - max(stop.num_matched for stop in self._stops)
+        cut = len(pending) - max(stop.num_begun for stop in self._stops)
         self._held = pending[cut:]
         return pending[:cut]
 
@@ -142,8 +146,15 @@ class _StopMatcher:
             border += text[i] == text[border]
             self._shorter[i] = border
 
+    @property
+    def num_begun(self) -> int:
+        """How many characters at the end of the text could still become the stop string."""
+        is_complete = self.num_matched == len(self.text)
+        return self._shorter[-1] if is_complete else self.num_matched
+
     def advance(self, letter: str) -> bool:
         """Take the next character; True when the stop string is complete."""
+        self.num_matched = self.num_begun
         while self.num_matched and letter != self.text[self.num_matched]:
             self.num_matched = self._shorter[self.num_matched - 1]
         self.num_matched += letter == self.text[self.num_matched]

@@ -22,6 +22,7 @@ from engine.errors import DownloadError  # noqa: E402
 USAGE = """usage: python3 packaging/bootstrap.py COMMAND [--data-dir DIR] [...]
 
   run    set up what is missing, then start the app; all other arguments go to the app
+         (--model PATH|starter, --theme light|dark, --num-blocks N, ...: `tessera --help`)
   setup  set up what is missing, and stop there
   test   set up what is missing, then run every check and test; other arguments go to pytest
 
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     command, rest = arguments[0], list(arguments[1:])
+    if command in ("run", "setup") and {"-h", "--help"} & set(rest):
+        print(USAGE)
+        return 0
     commands = {"run": run, "setup": setup, "test": test}
     if command not in commands:
         print(f"{USAGE}\n\nThere is no command {command!r}.", file=sys.stderr)

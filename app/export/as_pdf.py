@@ -21,6 +21,7 @@ from app.render.resources import tokens
 MARGIN_MM = 18.0
 RESOLUTION = 144  # dots per inch; sizes below are points
 BOX_LINES = 500  # a box of 100,000 lines took 20 s: Qt goes through a whole table for each page
+SUBSTITUTIONS = ("calt", "liga", "clig", "dlig", "case", "zero")
 _SPACES = re.compile(r"^ +| {2,}", re.MULTILINE)
 
 
@@ -70,6 +71,10 @@ class _Document(QTextDocument):
 def _font() -> QFont:
     font = QFont(tokens()["type"]["ui"])
     font.setPointSizeF(10)
+    # Glyphs put in for others (the dash between capitals, two underscores in code) have no
+    # character of their own: who copies text out of the page would get control characters.
+    for feature in SUBSTITUTIONS:
+        font.setFeature(QFont.Tag(feature), 0)
     return font
 
 

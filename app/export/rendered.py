@@ -16,16 +16,15 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from app.render.highlight import highlight
+from app.render.markdown import MAX_CHARS, MAX_INLINE_CHARS
 
 CodeStyle = Callable[[str], str]  # name of a code colour -> attributes of its span
-MAX_MARKDOWN_CHARS = 2_000_000  # beyond, text is shown as it is
-MAX_INLINE_CHARS = 20_000  # so is a longer paragraph: the library's time grows with its square
 MAX_NESTING = 24  # lists and quotations within each other; the library drops what is deeper
 
 
 def reply_html(text: str, style: CodeStyle) -> str:
     """A reply's Markdown as HTML; `style` says how a run of code is coloured."""
-    if len(text) > MAX_MARKDOWN_CHARS:
+    if len(text) > MAX_CHARS:
         return _as_written(text)
     options = {"html": False, "maxNesting": MAX_NESTING}
     parser = MarkdownIt("commonmark", options, renderer_cls=_Renderer)

@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-MAX_INLINE_CHARS = 20_000  # a longer paragraph is shown as it is; nobody formats such a line
+MAX_INLINE_CHARS = 8_000  # a longer paragraph is shown as it is; nobody formats such a line
+MAX_CHARS = 100_000  # a longer text is shown as it is: a table of 500 kB took 14 s to parse
 MAX_NESTING = 40  # lists and quotations within each other; the library drops what is deeper
 
 
@@ -97,6 +98,8 @@ _MD = _parser()
 
 def parse(text: str) -> list[Block]:
     """All blocks of a text that will not grow."""
+    if len(text) > MAX_CHARS:
+        return plain_blocks(text)
     return [block for block, _ in _parse_with_lines(text)]
 
 
@@ -299,6 +302,9 @@ class StreamParser:
         if self._open_fence and self._extend_code(text):
             return
         del self.blocks[self.num_settled :]
+        if len(self._tail) > MAX_CHARS:
+            self.blocks += plain_blocks(self._tail)
+            return
         parsed = self._renumbered(_parse_with_lines(self._tail))
         self.blocks += [block for block, _ in parsed]
         self._settle(parsed)
@@ -324,7 +330,7 @@ class StreamParser:
         settled = [block for block, at in parsed if at < line]
         self.num_settled += len(settled)
         first_of_tail = parsed[len(settled)][0]
-        self._tail = "".join(self._tail.splitlines(keepends=True)[line:])
+        self._tail = "\n".join(self._tail.split("\n")[line:])  # as the library counts lines
         self._next_number = 0
         if isinstance(first_of_tail, TextBlock) and _is_numbered_item(first_of_tail):
             self._next_number = int(first_of_tail.marker[:-1])

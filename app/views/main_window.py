@@ -130,7 +130,11 @@ class MainWindow(QMainWindow):
         add("Memory panel", ("Ctrl+J",), self.toggle_panel)
         add("Chat list", ("Ctrl+B",), self.toggle_list)
         add("Quit", ("Ctrl+Q",), intents.quit.emit)
-        self.actions_of.listed.append(("Esc", "Stop the answer"))
+        self.actions_of.listed += [
+            ("Esc", "Stop the answer; in the panel, show all chats again"),
+            ("Arrows, PgUp, PgDn, Home, End", "In the grid, go to a block"),
+            ("+, -", "In the grid, larger or smaller tiles"),
+        ]
 
     def _connect(self, status: AppStatus, themes: ThemeManager) -> None:
         themes.changed.connect(self._on_theme)

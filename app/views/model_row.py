@@ -125,7 +125,7 @@ class ModelRow(QFrame):
     def _note(self) -> str:
         status = self._status
         if status.phase == "ready" and status.model is not None:
-            return f"{status.model.num_parameters / 1e6:,.0f} M parameters, {status.model.storage}"
+            return f"{status.model.num_parameters / 1e6:,.0f} M parameters"
         if status.phase in ("fetching", "loading"):
             return status.note
         if status.phase == "stopped":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QObject, QRectF, Qt, Slot
-from PySide6.QtGui import QGuiApplication, QPainter, QPen
+from PySide6.QtGui import QGuiApplication, QIcon, QPainter, QPen
 from PySide6.QtWidgets import (
     QAbstractButton,
     QApplication,
@@ -16,8 +16,22 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.render.icons import icon
 from app.render.resources import tokens
 from app.render.theme import theme
+
+_STANDARD = QStyle.StandardPixmap
+STANDARD_ICONS = {
+    _STANDARD.SP_FileDialogBack: "chevron-left",
+    _STANDARD.SP_ArrowBack: "chevron-left",
+    _STANDARD.SP_ArrowForward: "chevron-right",
+    _STANDARD.SP_FileDialogToParent: "chevron-up",
+    _STANDARD.SP_FileDialogNewFolder: "plus",
+    _STANDARD.SP_FileDialogListView: "grid-2x2",
+    _STANDARD.SP_FileDialogDetailedView: "list-filter",
+    _STANDARD.SP_DirIcon: "folder",
+    _STANDARD.SP_DirClosedIcon: "folder",
+}
 
 
 class TesseraStyle(QProxyStyle):
@@ -52,11 +66,24 @@ class TesseraStyle(QProxyStyle):
         widget: QWidget | None = None,
         returned: QStyleHintReturn | None = None,
     ) -> int:
-        if hint == QStyle.StyleHint.SH_EtchDisabledText:
+        if hint in (
+            QStyle.StyleHint.SH_EtchDisabledText,
+            QStyle.StyleHint.SH_DialogButtonBox_ButtonsHaveIcons,
+        ):
             return 0
         if hint == QStyle.StyleHint.SH_FocusFrame_AboveWidget:
             return 1  # below it the background of the parent would cover the ring
         return super().styleHint(hint, option, widget, returned)
+
+    def standardIcon(
+        self,
+        which: QStyle.StandardPixmap,
+        option: QStyleOption | None = None,
+        widget: QWidget | None = None,
+    ) -> QIcon:
+        """Our icons in Qt's own dialogs, which show where the desktop has none."""
+        name = STANDARD_ICONS.get(which)
+        return icon(name) if name else super().standardIcon(which, option, widget)
 
     def drawControl(
         self,

@@ -120,7 +120,7 @@ class WindowActions(QObject):
         dialog = QFileDialog(self._window, "Export chat", str(Path(self._last_folder) / name))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix(format_name)
-        dialog.setNameFilter(f"{format_name.upper()} (*.{format_name})")
+        dialog.setNameFilter(f"{dict(FORMATS)[format_name]} (*.{format_name})")
         dialog.setProperty("session_id", session.session_id)
         dialog.setProperty("format", format_name)
         dialog.selectFile(name)
@@ -185,6 +185,8 @@ class WindowActions(QObject):
             # It goes a moment later, and must not take the place of the new one then.
             old.destroyed.disconnect(self._on_dialog_gone)
             old.close()
+        if isinstance(dialog, QFileDialog):
+            dialog.resize(880, 560)  # where the desktop has no dialog of its own
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.destroyed.connect(self._on_dialog_gone)
         self._dialog = dialog

@@ -45,6 +45,9 @@ class KVSpec:
     bytes_per_token: int
 
 
+TokenizerSource = dict[str, Any] | Path  # a GGUF's metadata, or the model folder
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """Weights in memory, and all that the engine must know about them."""
@@ -60,7 +63,7 @@ class LoadedModel:
     path: Literal["fast", "universal"]
     kv: KVSpec
     ops: Ops
-    tokenizer_source: dict[str, Any] | Path  # a GGUF's metadata, or the model folder
+    tokenizer_source: TokenizerSource
     decoder: Decoder
 
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
@@ -81,13 +84,67 @@ def load_model(
         ConfigError: the backend asked for cannot run on this device.
     """
     progress(0.0, "Checking the model")
+    opened = _open(path)
+    kv, ops = _fitting(opened, config, device)
+    storage = choose_storage(device, config.precision)
+    decoder = Decoder(
+        opened.source,
+        opened.shape,
+        ops,
+        storage,
+        device,
+        opened.rope_factors,
+        lambda fraction: progress(fraction, "Reading weights"),
+    )
+    progress(1.0, "Weights are in memory")
+    shape = opened.shape
+    return LoadedModel(
+        name=opened.name,
+        file=str(opened.path),
+        architecture=shape.architecture,
+        context_tokens=shape.context_tokens,
+        vocab_size=shape.vocab_size,
+        num_parameters=_num_parameters(shape),
+        weights_bytes=decoder.weights_bytes,
+        storage=storage,
+        path="fast",
+        kv=kv,
+        ops=ops,
+        tokenizer_source=opened.tokenizer_source,
+        decoder=decoder,
+    )
+
+
+def check_model(path: Path, config: EngineConfig, device: torch.device) -> TokenizerSource:
+    """All that `load_model` checks, without reading a weight. Returns where the tokeniser lies.
+
+    Raises:
+        ModelError, ConfigError: as `load_model`.
+    """
+    opened = _open(path)
+    _fitting(opened, config, device)
+    return opened.tokenizer_source
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A model whose header, configuration and list of tensors have been read."""
+
+    path: Path
+    name: str
+    source: WeightSource
+    shape: DecoderConfig
+    rope_factors: torch.Tensor | None
+    tokenizer_source: TokenizerSource
+
+
+def _open(path: Path) -> _Opened:
     path = Path(os.path.abspath(path))
     name = display_name(path)
-    source: WeightSource
     # os.path: Path's own questions raise for a name that is too long, or that we may not look at.
     if os.path.isdir(path):
-        source = folder = open_safetensors(path, name)
-        return _load(path, name, source, folder.config, None, path, config, device, progress)
+        folder = open_safetensors(path, name)
+        return _Opened(path, name, folder, folder.config, None, path)
     if not os.path.isfile(path):
         raise BadFileError(
             f"{shown(str(path), 300)} does not exist: choose a .gguf file or a model folder"
@@ -96,9 +153,18 @@ def load_model(
         raise BadFileError(
             f"{path.name} is a part of a model: choose the folder that holds it and its config.json"
         )
-    source = gguf = open_gguf(path)
-    metadata = gguf.header.metadata
-    return _load(path, name, source, gguf.config, gguf.factors, metadata, config, device, progress)
+    gguf = open_gguf(path)
+    return _Opened(path, name, gguf, gguf.config, gguf.factors, gguf.header.metadata)
+
+
+def _fitting(opened: _Opened, config: EngineConfig, device: torch.device) -> tuple[KVSpec, Ops]:
+    """Whether every tensor is there, and what the model runs with."""
+    check_tensors(opened.shape, opened.source.shapes, opened.source.name)
+    kv = _kv_spec(opened.shape, config)
+    try:
+        return kv, choose(device, kv.kv_dtype, config.backend)
+    except BackendError as error:
+        raise ConfigError(str(error)) from error
 
 
 def display_name(path: Path) -> str:
@@ -115,51 +181,6 @@ def display_name(path: Path) -> str:
         return path.name or str(path)
     stem = path.stem if path.suffix.lower() == ".gguf" else path.name
     return _QUANTISATION.sub("", _SHARD.sub("", stem)) or stem
-
-
-def _load(
-    path: Path,
-    name: str,
-    source: WeightSource,
-    shape: DecoderConfig,
-    rope_factors: torch.Tensor | None,
-    tokenizer_source: dict[str, Any] | Path,
-    config: EngineConfig,
-    device: torch.device,
-    progress: Progress,
-) -> LoadedModel:
-    check_tensors(shape, source.shapes, source.name)
-    kv = _kv_spec(shape, config)
-    try:
-        ops = choose(device, kv.kv_dtype, config.backend)
-    except BackendError as error:
-        raise ConfigError(str(error)) from error
-    storage = choose_storage(device, config.precision)
-    decoder = Decoder(
-        source,
-        shape,
-        ops,
-        storage,
-        device,
-        rope_factors,
-        lambda fraction: progress(fraction, "Reading weights"),
-    )
-    progress(1.0, "Weights are in memory")
-    return LoadedModel(
-        name=name,
-        file=str(path),
-        architecture=shape.architecture,
-        context_tokens=shape.context_tokens,
-        vocab_size=shape.vocab_size,
-        num_parameters=_num_parameters(shape),
-        weights_bytes=decoder.weights_bytes,
-        storage=storage,
-        path="fast",
-        kv=kv,
-        ops=ops,
-        tokenizer_source=tokenizer_source,
-        decoder=decoder,
-    )
 
 
 def _kv_spec(shape: DecoderConfig, config: EngineConfig) -> KVSpec:

@@ -167,9 +167,12 @@ class Core:
 
     async def load(self, path: str = "/models/a.gguf") -> None:
         self.models.load(path)
-        self.client.say(ModelLoaded(fake_info(path)))
+        self.say_loaded(path)
         await self.until(lambda: self.status.phase == "ready")
         assert self.client.of(LoadModel)[-1].path == path
+
+    def say_loaded(self, path: str) -> None:
+        self.client.say(ModelLoaded(fake_info(path)))
 
     async def until(self, is_true: Callable[[], Any]) -> None:
         for _ in range(1000):

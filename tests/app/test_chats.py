@@ -291,24 +291,64 @@ def test_a_disk_that_fails_is_said_once_and_the_chat_is_written_later(make_core,
     async def story():
         core = make_core()
         await core.open()
-        real = core.history._file.add_turn
+        writes = ("save_session", "add_turn", "append_text", "put_reply")
+        real = {name: getattr(core.history._file, name) for name in writes}
 
         def full(*args):
             raise HistoryError("The disk is full.")
 
-        monkeypatch.setattr(core.history._file, "add_turn", full)
-        monkeypatch.setattr(core.history._file, "append_text", full)
+        for name in writes:
+            monkeypatch.setattr(core.history._file, name, full)
         session, submit = await core.ask("Go")  # the engine is asked all the same
         await core.answer(submit, "fine")
         await core.until(lambda: core.sentences)
-        assert core.sentences[0] == "The disk is full."
-        monkeypatch.setattr(core.history._file, "add_turn", real)
-        core.intents.rename.emit(session.session_id, "Kept")
+        assert core.sentences == ["The disk is full."]
+        for name in writes:
+            monkeypatch.setattr(core.history._file, name, real[name])
+        # The chat itself was never written, so that this alone cannot be.
+        _, submit = await core.ask("And now?", session)
+        await core.answer(submit, "better")
         await core.close()
+        assert core.sentences == ["The disk is full."]
         again = make_core()
         loaded = await again.open()
         assert loaded.sessions[0] == session.record
-        assert loaded.sessions[0].turns[0].reply.text == "fine"
+        assert [turn.reply.text for turn in loaded.sessions[0].turns] == ["fine", "better"]
+        await again.close()
+
+    run(story())
+
+
+def test_two_messages_at_once_are_answered_one_after_the_other(core, run):
+    async def story():
+        await core.open()
+        session = core.chats.new_chat()
+        core.intents.send.emit(session.session_id, "one")
+        core.intents.send.emit(session.session_id, "two")
+        await core.until(lambda: core.client.submits)
+        await core.answer(core.client.submits[0], "1")
+        await core.until(lambda: len(core.client.submits) == 2)
+        await core.answer(core.client.submits[1], "2")
+        assert [turn.reply.text for turn in session.record.turns] == ["1", "2"]
+        assert session.status == "idle"
+        await core.close()
+
+    run(story())
+
+
+def test_a_tab_closed_right_after_sending_keeps_its_message(make_core, run):
+    async def story():
+        core = make_core()
+        await core.open()
+        session = core.chats.new_chat()
+        core.intents.send.emit(session.session_id, "keep me")
+        core.intents.close_tab.emit(session.session_id)
+        await core.until(lambda: core.client.submits)
+        await core.answer(core.client.submits[0], "kept")
+        await core.close()
+        again = make_core()
+        loaded = await again.open()
+        assert loaded.sessions[0].turns[0].reply.text == "kept"
         await again.close()
 
     run(story())

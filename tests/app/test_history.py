@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +151,53 @@ def test_a_damaged_file_is_moved_aside_and_kept(tmp_path, damage):
     again.save_session(chat(1))
     again.close()
     assert len(HistoryFile(path).open().sessions) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "UPDATE turns SET user_text = CAST(x'ff00fe' AS TEXT)",
+        "UPDATE sessions SET sampling = 'no JSON'",
+        "UPDATE replies SET text = CAST(x'c328' AS TEXT), state = 'streaming'",
+        "DROP TABLE chunks",
+        "ALTER TABLE replies RENAME COLUMN text TO words",
+    ],
+)
+def test_a_file_with_values_that_nobody_wrote_is_moved_aside(tmp_path, script):
+    """SQLite's own check passes these."""
+    path = tmp_path / "history.db"
+    file = opened(tmp_path)
+    file.save_session(chat(1, replies=(reply(1),)))
+    file.close()
+    with sqlite3.connect(path) as db:
+        db.executescript(script)
+    db.close()
+    again = HistoryFile(path)
+    loaded = again.open()
+    if loaded.sessions:  # what can be read is read
+        assert loaded.note == ""
+        return
+    assert "damaged" in loaded.note
+    assert len(list(tmp_path.glob("history-damaged-*.db"))) == 1
+    again.save_session(chat(2))
+
+
+def test_a_file_that_another_program_holds_leaves_chats_in_memory(tmp_path):
+    path = tmp_path / "history.db"
+    opened(tmp_path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        file = HistoryFile(path)
+        loaded = file.open()
+        assert "another program holds the file" in loaded.note
+        file.save_session(chat(1))
+        file.close()
+    assert HistoryFile(path).open().note == ""
+
+
+def test_others_on_the_machine_cannot_read_along(tmp_path):
+    opened(tmp_path)
+    assert (tmp_path / "history.db").stat().st_mode & 0o077 == 0
 
 
 def test_a_newer_file_is_left_untouched(tmp_path):

@@ -7,6 +7,7 @@ import threading
 from engine.errors import DownloadError
 from engine.messages import (
     EngineStopped,
+    Failed,
     Finished,
     LoadModel,
     ModelFailed,
@@ -81,11 +82,62 @@ def test_switching_models_ends_replies_with_their_text(core, run):
         session, submit = await core.ask("Go")
         core.client.say(TextDelta(submit.request_id, "half", (1,)))
         await core.until(lambda: last_reply(session).text == "half")
-        await core.load("/models/b.gguf")
+        core.intents.open_model.emit("/models/b.gguf")
+        await core.settle()
+        assert last_reply(session).state == "streaming"  # the file may not be fit for use
+        core.client.say(Failed(submit.request_id, "The model was changed."))
+        core.client.say(ModelLoading("/models/b.gguf", 0.0, "Opening the file"))
+        await core.until(lambda: core.status.model is None)
+        core.say_loaded("/models/b.gguf")
+        await core.until(lambda: core.status.phase == "ready")
         assert (last_reply(session).state, last_reply(session).text) == ("failed", "half")
         assert "model was changed" in last_reply(session).error
         core.client.say(Finished(submit.request_id, "stop", None))  # too late: nobody minds
         assert core.status.model.file == "/models/b.gguf"
+        await core.close()
+
+    run(story())
+
+
+def test_a_file_that_is_not_fit_leaves_the_model_and_its_replies_alone(core, run):
+    async def story():
+        await core.open()
+        session, submit = await core.ask("Go")
+        core.client.say(TextDelta(submit.request_id, "half", (1,)))
+        core.intents.open_model.emit("/models/bad.gguf")
+        early = core.chats.new_chat()
+        core.intents.send.emit(early.session_id, "Me too")
+        await core.until(lambda: early.status_text == "Waiting for the model")
+        core.client.say(ModelFailed("/models/bad.gguf", "bad.gguf is cut short.", is_kept=True))
+        await core.until(lambda: core.status.phase == "ready")
+        assert core.sentences == ["bad.gguf is cut short. Fake goes on."]
+        await core.until(lambda: len(core.client.submits) == 2)
+        await core.answer(core.client.submits[1], "yes")
+        await core.answer(submit, " and whole")
+        assert last_reply(session).text == "half and whole"
+        assert last_reply(early).text == "yes"
+        core.client.say(EngineStopped("boom"))
+        await core.until(lambda: core.status.phase == "stopped")
+        core.intents.restart_engine.emit()
+        assert core.client.of(LoadModel) == [LoadModel("/models/a.gguf")]
+        await core.load()
+        await core.close()
+
+    run(story())
+
+
+def test_the_model_that_came_before_a_bad_one_is_shown(core, run):
+    """Two were asked for quickly, and the second is not fit for use."""
+
+    async def story():
+        await core.open(with_model=False)
+        core.intents.open_model.emit("/models/a.gguf")
+        core.intents.open_model.emit("/models/bad.gguf")
+        core.client.say(ModelLoading("/models/a.gguf", 0.5, "Reading"))
+        core.say_loaded("/models/a.gguf")
+        core.client.say(ModelFailed("/models/bad.gguf", "bad.gguf is no model.", is_kept=True))
+        await core.until(lambda: core.status.phase == "ready")
+        assert core.status.model.file == "/models/a.gguf"
         await core.close()
 
     run(story())

@@ -23,6 +23,7 @@ from engine.messages import SamplingParams
         {"precision": "sloppy"},
         {"backend": "abacus"},
         {"device": "tpu"},
+        {"num_threads": 100_000},
     ],
 )
 def test_a_bad_setting_is_named(bad: dict[str, object]) -> None:

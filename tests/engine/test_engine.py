@@ -19,6 +19,10 @@ from engine.messages import (
     ChatMessage,
     Failed,
     Finished,
+    LoadModel,
+    ModelFailed,
+    ModelLoading,
+    ModelUnloaded,
     ReleaseOwner,
     RequestState,
     SamplingParams,
@@ -235,3 +239,26 @@ def test_a_token_that_the_weights_do_not_know_is_refused(
         assert "special tokens" in outcome.error
         again = engine.run([ask(engine, "hippopotamus")]).outcomes[0]
         assert again.error == outcome.error  # the engine goes on
+
+
+def test_a_file_that_is_not_fit_is_seen_before_the_model_is_given_up(
+    engine: Headless, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"<!DOCTYPE html>")
+    seen: list[object] = []
+
+    def watch(step: StepEvents) -> None:
+        seen.extend(step.events)
+        if sum(isinstance(one, TextDelta) for one in seen) == 3:  # in the middle of the reply
+            engine.client.send(LoadModel(str(bad)))
+
+    submit = ask(engine, QUESTIONS[0])
+    engine.client.subscribe(watch)
+    outcome = engine.run([submit]).outcomes[0]
+    failed = next(one for one in seen if isinstance(one, ModelFailed))
+    assert failed.is_kept
+    assert "bad.gguf" in failed.message
+    assert outcome.finish_reason in ("stop", "length")
+    assert not any(isinstance(one, ModelLoading | ModelUnloaded) for one in seen)
+    assert_pool_is_whole(engine)

@@ -147,10 +147,11 @@ def test_a_second_start_raises_the_first_window_and_ends(play, window_env, data_
     first = play("stay", data_folder)
     assert said(first) == {"up": True}
     second = subprocess.run(
-        [sys.executable, "-m", "app", "--data-dir", str(data_folder)],
+        [sys.executable, "-m", "app", "--data-dir", str(data_folder), "--model", "other.gguf"],
         cwd=ROOT, env=window_env, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert second.returncode == 0, second.stderr
+    assert "--model was not used" in second.stderr
     assert said(first) == {"raised": True}
     assert first.wait(timeout=20) == 0
 
@@ -164,6 +165,18 @@ def test_prompts_that_do_not_fit_are_sentences_and_the_other_chat_goes_on(play, 
         assert "tokens" in sentence
         assert "Traceback" not in sentence
     assert process.wait(timeout=20) == 0
+
+
+def test_without_a_display_a_sentence_says_so(window_env, tmp_path):
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
+    env = {name: value for name, value in window_env.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "--data-dir", str(tmp_path)],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("There is no display")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("content", [b"<!DOCTYPE html><html></html>", b"GGUF\3\0\0\0", b""])

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.export.as_html import style_rules, to_html
-from app.export.rendered import MAX_INLINE_CHARS, MAX_MARKDOWN_CHARS, reply_html
+from app.export.rendered import reply_html
 from app.records import ReplyRecord, SessionRecord, TurnRecord
+from app.render.markdown import MAX_CHARS, MAX_INLINE_CHARS
 
 VOID = {"meta", "br", "hr"}
 ALLOWED = VOID | {
@@ -170,13 +171,13 @@ def test_nothing_is_dropped_at_the_limit(mark: str, levels: int) -> None:
 @pytest.mark.parametrize("mark", ["![", "*a_", "[a](", "`a``"])
 def test_a_very_long_paragraph_takes_no_time(mark: str) -> None:
     """Half a megabyte of `![` took the library more than a minute: it is shown as it is."""
-    text = mark * (500_000 // len(mark))
+    text = mark * (MAX_CHARS // len(mark))
     assert len(text) > MAX_INLINE_CHARS
     assert reply_html(text, str) == f"<p>{text}</p>\n"
 
 
 def test_a_huge_reply_is_shown_as_it_is(chat) -> None:
-    text = "\n*a* <b>\n" * (MAX_MARKDOWN_CHARS // 9 + 1)
+    text = "\n*a* <b>\n" * (MAX_CHARS // 9 + 1)
     assert text in check(to_html(chat(("q", text)))).words["all"]
 
 

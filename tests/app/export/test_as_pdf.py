@@ -19,7 +19,8 @@ from PySide6.QtGui import QPdfWriter, QTextDocument
 
 from app.export import as_pdf
 from app.export.as_pdf import to_pdf
-from app.records import SessionRecord
+from app.records import ReplyRecord, SessionRecord, TurnRecord
+from app.render.theme import load_fonts
 
 pytestmark = pytest.mark.usefixtures("qapp")
 
@@ -210,3 +211,20 @@ def test_a_huge_message_takes_seconds_not_minutes(chat, text: str) -> None:
 def test_a_chat_without_messages(printed) -> None:
     assert is_whole(to_pdf(SessionRecord("s", "Nothing yet", 0, 0)))
     assert printed[0][0].split("\n")[0] == "Nothing yet"
+
+
+def test_text_copied_out_of_the_page_is_text():
+    """Glyphs that stand for others have no character, and readers made control characters."""
+    load_fonts()
+    text = "2026-11-30 08:25 A-B\n\n```python\n__init__ -> != ::\n```\n"
+    reply = ReplyRecord("r", text, "complete")
+    turn = TurnRecord("t", "A-B 10:20", 0, (reply,))
+    content = drawing(to_pdf(SessionRecord("s", "T-S 1:2", 0, 0, turns=(turn,))))
+    characters = {
+        int(code, 16)
+        for line in re.findall(rb"\[((?:<[0-9A-F]{4}> )+)\]", content)
+        for code in re.findall(rb"[0-9A-F]{4}", line)
+    }
+    assert set(map(ord, "-:_>!")) < characters
+    # Qt names the glyph of the space after the tab, which has the same; readers show a space.
+    assert min(characters - {ord("\t")}) > ord(" ") - 1

@@ -14,6 +14,7 @@ from app.render.markdown import (
     TableBlock,
     TextBlock,
     parse,
+    plain_blocks,
 )
 
 TEXT = """# Title
@@ -145,3 +146,23 @@ def test_hostile_text_is_parsed_in_bounded_time(text):
 def test_no_depth_of_nesting_loses_text(mark, depth):
     blocks = parse(mark * depth + "needle")
     assert "needle" in "".join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\v", "\f", "\x1c"])
+def test_only_line_feeds_end_lines_in_a_text_that_grows(end):
+    text = f"a{end}b{end}c\n\nsecret words\n\nlast"
+    parser = StreamParser()
+    for letter in text:
+        parser.append(letter)
+    assert parser.blocks == parse(text)
+
+
+def test_a_huge_text_is_shown_as_it_is():
+    row = "|" + "a|" * 500 + "\n"
+    text = row + "|" + "-|" * 500 + "\n" + row * 500
+    assert parse(text) == plain_blocks(text)
+    parser = StreamParser()
+    parser.append("# Head\n\nwords\n\n")
+    parser.append(text)
+    assert parser.blocks[0] == parse("# Head")[0]
+    assert "a|a|a" in parser.blocks[-1].text

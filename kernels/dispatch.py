@@ -24,6 +24,11 @@ class Ops:
     add_rms_norm: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     rotary: Callable[..., None]
     silu_mul: Callable[..., torch.Tensor]
+    # What torch does well on every device: a backend may bring its own.
+    layer_norm: Callable[..., torch.Tensor] = reference.layer_norm
+    add_layer_norm: Callable[..., tuple[torch.Tensor, torch.Tensor]] = reference.add_layer_norm
+    act: Callable[..., torch.Tensor] = reference.act
+    act_mul: Callable[..., torch.Tensor] = reference.act_mul
 
 
 REFERENCE = Ops(

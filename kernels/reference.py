@@ -8,6 +8,7 @@ is fp32, whatever the tensors hold.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 # Gathered tokens and scores of one tile, at most: bounds the scratch memory to tens of MB.
 MAX_TILE_TOKENS = 32_768
@@ -147,6 +148,29 @@ def add_rms_norm(
     return rms_norm(total, weight, eps).to(x.dtype), total.to(residual.dtype)
 
 
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,  # [width] or [heads, width]
+    bias: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """Over the last axis, its mean taken off; the result has x's dtype."""
+    wide = F.layer_norm(x.float(), x.shape[-1:], None, None, eps) * weight.float()
+    return (wide if bias is None else wide + bias.float()).to(x.dtype)
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(norm(x + residual), x + residual): the norm in x's dtype, the sum in residual's."""
+    total = x.float() + residual.float()
+    return layer_norm(total, weight, bias, eps).to(x.dtype), total.to(residual.dtype)
+
+
 def rotary(
     q: torch.Tensor,  # [T, Hq, D], changed in place
     k: torch.Tensor,  # [T, Hkv, D], changed in place
@@ -166,4 +190,25 @@ def rotary(
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """[T, 2 * I] -> [T, I]: silu(first half) * second half"""
     gate, up = gate_up.float().chunk(2, -1)
-    return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
+    return (F.silu(gate) * up).to(gate_up.dtype)
+
+
+def act(x: torch.Tensor, kind: str) -> torch.Tensor:
+    """x's activation; `kind`: "silu", "gelu", "gelu_tanh" or "relu"."""
+    return _activated(x.float(), kind).to(x.dtype)
+
+
+def act_mul(gate_up: torch.Tensor, kind: str) -> torch.Tensor:
+    """[T, 2 * I] -> [T, I]: act(first half) * second half"""
+    gate, up = gate_up.float().chunk(2, -1)
+    return (_activated(gate, kind) * up).to(gate_up.dtype)
+
+
+def _activated(x: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind == "silu":
+        return F.silu(x)
+    if kind == "relu":
+        return F.relu(x)
+    if kind in ("gelu", "gelu_tanh"):
+        return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+    raise ValueError(f"no activation is called {kind!r}")

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import BadFileError, UnsupportedModelError, shown
-from engine.model.rope import RopeScaling, scaling_from_gguf, scaling_from_hf
+from engine.model.families import FAMILIES, IN_GGUF, SUPPORTED, WAY_OUT, WAY_OUT_OF_GGUF, Family
+from engine.model.getter import Getter
+from engine.model.positions import NO_ROPE_EVERY, hf_layers, hf_rotary
+from engine.model.rope import RopeScaling, scaling_from_gguf
+
+__all__ = ["IN_GGUF", "SUPPORTED", "DecoderConfig", "from_gguf", "from_hf"]
 
 MAX_LAYERS = 1024
 
-_WAY_OUT = "choose a Llama, Mistral, Qwen2, Qwen3 or SmolLM model"
 _MAX_SIZES = {
     "hidden_size": 1 << 17,
     "intermediate_size": 1 << 19,
@@ -27,7 +31,7 @@ _MAX_SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """One decoder-only transformer: RMS norms before each part, rotary positions, gated SiLU."""
+    """One decoder-only transformer. The defaults are Llama's: RMS norms first, gated SiLU."""
 
     architecture: str
     num_layers: int
@@ -45,71 +49,45 @@ class DecoderConfig:
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False  # RMS norm per head before rotary
+    qk_norm: bool = False  # Q and K are normed before rotary
     tied_head: bool = False
     windows: tuple[int, ...] = ()  # per layer, 0 = full attention
     rope_layers: tuple[bool, ...] = ()  # per layer, False = no positions
     permuted_qk: bool = False  # Q and K rows lie in GGUF's order for interleaved rotary
+    norm: str = "rms"  # or "layer": the mean is taken off as well
+    norm_bias: bool = False
+    norm_offset: float = 0.0  # added to the weights of RMS norms as they are stored
+    pre_norm: bool = True  # a norm before attention and MLP
+    post_norm: bool = False  # a norm after them, before their result is added
+    qk_norm_over: str = "head"  # RMS; "row": all heads at once; "heads": layer norm, one per head
+    parallel: str = ""  # attention and MLP read the same sum through "one norm" or "two norms"
+    activation: str = "silu"
+    gated: bool = True
+    attention_scale: float = 0.0  # 0 = one over the root of the head size
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what attention and MLP add
+    logit_scale: float = 1.0
+    local_rope: tuple[float, RopeScaling] | None = None  # theta and scaling of windowed layers
+    interleaved_rope: bool = False  # rotary pairs neighbours
+    fused_qkv: str = ""  # one tensor: "rows" (Q, then K, then V) or "groups" (by KV head)
+    fused_gate_up: bool = False
+    names: str = "llama"  # of tensors, see `layout`
 
     @property
     def scale(self) -> float:
-        return float(self.head_dim**-0.5)
+        return self.attention_scale or float(self.head_dim**-0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a config.json of this family leaves out when it equals the family's default."""
-
-    qkv_bias: bool | None = None  # None: as `attention_bias` says
-    output_bias: bool | None = None
-    mlp_bias: bool | None = None
-    qk_norm: bool = False
-    tied_head: bool = False
-    head_dim: int | None = None
-    rope_theta: float = 10_000.0
-    context_tokens: int = 32_768
-    num_kv_heads: int | None = None  # None: as many as query heads
-    window: int | None = 4096
-    windows_by: str = "none"  # "all", "from_layer" (max_window_layers), "no_rope", "none"
-    permuted_in_gguf: bool = False
-
-
-_FAMILIES: dict[str, _Family] = {
-    "llama": _Family(context_tokens=2048, permuted_in_gguf=True),
-    "mistral": _Family(
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        context_tokens=131_072,
-        num_kv_heads=8,
-        windows_by="all",
-        permuted_in_gguf=True,
-    ),
-    "qwen2": _Family(
-        qkv_bias=True,
-        output_bias=False,
-        mlp_bias=False,
-        num_kv_heads=32,
-        windows_by="from_layer",
-    ),
-    "qwen3": _Family(
-        mlp_bias=False,
-        qk_norm=True,
-        head_dim=128,
-        num_kv_heads=32,
-        windows_by="from_layer",
-    ),
-    "smollm3": _Family(
-        tied_head=True,
-        rope_theta=2_000_000.0,
-        num_kv_heads=4,
-        window=None,
-        windows_by="no_rope",
-        permuted_in_gguf=True,
-    ),
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
 }
-SUPPORTED = tuple(_FAMILIES)
-_NO_ROPE_EVERY = 4  # smollm3: every fourth layer has no positions
 
 
 def from_hf(config: Mapping[str, Any], name: str) -> DecoderConfig:
@@ -120,39 +98,32 @@ def from_hf(config: Mapping[str, Any], name: str) -> DecoderConfig:
         BadFileError: a value is missing or impossible.
     """
     kind = config.get("model_type")
-    family = _family(kind, name)
-    get = _Getter(config, f"{name}/config.json")
-    _refuse_hf(config, name)
+    family = _family(kind, FAMILIES, name)
+    get = Getter(config, f"{name}/config.json")
+    _refuse_hf(config, family, name)
+    num_layers = get.whole("num_hidden_layers")
+    _check_num_layers(num_layers, name)
     num_heads = get.whole("num_attention_heads")
     hidden_size = get.whole("hidden_size")
-    num_layers = get.whole("num_hidden_layers")
-    head_dim = get.whole("head_dim", family.head_dim or hidden_size // max(1, num_heads))
-    bias = get.flag("attention_bias", False)
-    mlp_bias = get.flag("mlp_bias", False)
-    theta, scaling = scaling_from_hf(config, family.rope_theta, name)
-    _check_num_layers(num_layers, name)
-    rope_layers = _hf_rope_layers(get, family, num_layers)
+    kv_heads = family.num_kv_heads or num_heads
+    windows, rope_layers = hf_layers(get, family, num_layers, name)
     shape = DecoderConfig(
         architecture=str(kind),
         num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=get.whole("intermediate_size"),
         num_heads=num_heads,
-        num_kv_heads=get.whole("num_key_value_heads", family.num_kv_heads or num_heads),
-        head_dim=head_dim,
+        num_kv_heads=get.whole(family.kv_heads_key, kv_heads) if family.kv_heads_key else num_heads,
         vocab_size=get.whole("vocab_size"),
         context_tokens=get.whole("max_position_embeddings", family.context_tokens),
-        norm_eps=get.number("rms_norm_eps", 1e-6),
-        rope_theta=theta,
-        rotary_dim=head_dim,
-        rope_scaling=scaling,
-        qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
-        output_bias=bias if family.output_bias is None else family.output_bias,
-        mlp_bias=mlp_bias if family.mlp_bias is None else family.mlp_bias,
-        qk_norm=family.qk_norm,
+        norm_eps=get.number(family.eps_key, family.eps),
         tied_head=get.flag("tie_word_embeddings", family.tied_head),
-        windows=_hf_windows(get, family, rope_layers, name),
+        windows=windows,
         rope_layers=rope_layers,
+        **hf_rotary(config, get, family, _hf_head_dim(get, family, hidden_size // num_heads), name),
+        **_hf_biases(get, family),
+        **_hf_maths(get, family),
+        **_hf_scales(get, family, hidden_size),
     )
     _check_sizes(shape, name)
     return shape
@@ -166,18 +137,18 @@ def from_gguf(
     Raises: as `from_hf`.
     """
     arch = metadata.get("general.architecture")
-    family = _family(arch, name)
+    family = _family(arch, {kind: FAMILIES[kind] for kind in IN_GGUF}, name, WAY_OUT_OF_GGUF)
     _refuse_gguf(metadata, str(arch), name)
-    get = _Getter(metadata, name, f"{arch}.")
+    get = Getter(metadata, name, f"{arch}.")
     num_layers = get.whole("block_count")
     num_heads = get.whole("attention.head_count")
     hidden_size = get.whole("embedding_length")
     head_dim = get.whole("attention.key_length", hidden_size // max(1, num_heads))
     if get.whole("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModelError(f"{name} has keys and values of different sizes: {_WAY_OUT}")
+        raise UnsupportedModelError(f"{name} has keys and values of different sizes: {WAY_OUT}")
     window = get.whole("attention.sliding_window", 0, low=0)
     _check_num_layers(num_layers, name)
-    no_rope = _NO_ROPE_EVERY if arch == "smollm3" else num_layers + 1
+    no_rope = NO_ROPE_EVERY if arch == "smollm3" else num_layers + 1
     embedding = tensors.get("token_embd.weight", (0,))
     shape = DecoderConfig(
         architecture=str(arch),
@@ -196,7 +167,7 @@ def from_gguf(
         qkv_bias="blk.0.attn_q.bias" in tensors,
         output_bias="blk.0.attn_output.bias" in tensors,
         mlp_bias="blk.0.ffn_down.bias" in tensors,
-        qk_norm=family.qk_norm,
+        qk_norm=bool(family.qk_norm),
         tied_head="output.weight" not in tensors,
         windows=(window,) * num_layers,
         rope_layers=tuple((i + 1) % no_rope != 0 for i in range(num_layers)),
@@ -215,17 +186,19 @@ def from_gguf(
 # --- parts --------------------------------------------------------------------------------------
 
 
-def _family(kind: object, name: str) -> _Family:
+def _family(
+    kind: object, families: Mapping[str, Family], name: str, way_out: str = WAY_OUT
+) -> Family:
     if not isinstance(kind, str) or not kind:
         raise BadFileError(f"{name} does not say which architecture it has: fetch it again")
-    if kind not in _FAMILIES:
+    if kind not in families:
         raise UnsupportedModelError(
-            f"{name} has the architecture {shown(kind)}, which this version cannot run: {_WAY_OUT}"
+            f"{name} has the architecture {shown(kind)}, which this version cannot run: {way_out}"
         )
-    return _FAMILIES[kind]
+    return families[kind]
 
 
-def _refuse_hf(config: Mapping[str, Any], name: str) -> None:
+def _refuse_hf(config: Mapping[str, Any], family: Family, name: str) -> None:
     quantisation = config.get("quantization_config")
     if quantisation:
         method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
@@ -233,11 +206,74 @@ def _refuse_hf(config: Mapping[str, Any], name: str) -> None:
             f"{name} is quantised with {shown(method or 'an unknown method')}, which this version "
             "cannot read: take the unquantised folder or a GGUF file"
         )
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
+    activation = config.get(family.activation_key) or family.activation
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UnsupportedModelError(
-            f"{name} uses the activation {shown(activation)}, and only silu can be run: {_WAY_OUT}"
+            f"{name} uses the activation {shown(activation)}, which this version cannot run: "
+            f"{WAY_OUT}"
         )
+    for key, neutral in family.neutral.items():
+        value = config.get(key)
+        if value not in neutral:
+            raise UnsupportedModelError(
+                f"{name} sets {key} to {shown(value)}, which this version cannot run: {WAY_OUT}"
+            )
+
+
+def _hf_head_dim(get: Getter, family: Family, usual: int) -> int:
+    head_dim = get.whole("head_dim", family.head_dim or usual)
+    if not family.own_head_dim and head_dim != usual:
+        raise get.bad("head_dim", head_dim)
+    return head_dim
+
+
+def _hf_biases(get: Getter, family: Family) -> dict[str, Any]:
+    def bias(said: bool | str) -> bool:
+        return said if isinstance(said, bool) else get.flag(said, family.bias_default)
+
+    return {
+        "qkv_bias": bias(family.qkv_bias),
+        "output_bias": bias(family.output_bias),
+        "mlp_bias": bias(family.mlp_bias),
+    }
+
+
+def _hf_maths(get: Getter, family: Family) -> dict[str, Any]:
+    """Norms, activation and how the parts are joined."""
+    qk_norm = family.qk_norm
+    parallel = family.parallel
+    if family.parallel_key and not get.flag(family.parallel_key, family.parallel_default):
+        parallel = ""
+    return {
+        "qk_norm": get.flag(qk_norm, False) if isinstance(qk_norm, str) else qk_norm,
+        "qk_norm_over": family.qk_norm_over,
+        "norm": family.norm,
+        "norm_bias": family.norm_bias,
+        "norm_offset": family.norm_offset,
+        "pre_norm": family.pre_norm,
+        "post_norm": family.post_norm,
+        "parallel": parallel,
+        "activation": ACTIVATIONS[get.text(family.activation_key, family.activation)],
+        "gated": family.gated,
+        "fused_qkv": family.fused_qkv,
+        "fused_gate_up": family.fused_gate_up,
+        "names": family.names,
+    }
+
+
+def _hf_scales(get: Getter, family: Family, hidden_size: int) -> dict[str, Any]:
+    """Multipliers and soft-caps, under the names that DecoderConfig gives them."""
+    found = {name: get.optional(*pair) for name, pair in family.scales.items()}
+    for name, value in found.items():
+        if not value and not name.endswith("softcap"):
+            raise get.bad(family.scales[name][0], None)
+    if "query_scalar" in found:
+        found["attention_scale"] = found.pop("query_scalar") ** -0.5
+    if "logit_divisor" in found:
+        found["logit_scale"] = 1 / found.pop("logit_divisor")
+    if family.norm_offset:  # Gemma
+        found["embedding_scale"] = hidden_size**0.5
+    return found
 
 
 # Metadata of kin models that reuse these architecture names; neutral values change nothing.
@@ -262,7 +298,7 @@ def _refuse_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> None:
         if value not in neutral:
             raise UnsupportedModelError(
                 f"{name} sets {arch}.{key} to {shown(value)}, which this version cannot run: "
-                f"{_WAY_OUT}"
+                f"{WAY_OUT}"
             )
     if metadata.get("split.count", 0) not in (0, 1):
         raise UnsupportedModelError(
@@ -270,105 +306,8 @@ def _refuse_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> None:
         )
     if metadata.get("general.type", "model") != "model":
         raise UnsupportedModelError(
-            f"{name} is a {shown(metadata['general.type'])}, not a whole model: {_WAY_OUT}"
+            f"{name} is a {shown(metadata['general.type'])}, not a whole model: {WAY_OUT}"
         )
-
-
-def _hf_rope_layers(get: _Getter, family: _Family, num_layers: int) -> tuple[bool, ...]:
-    if family.windows_by != "no_rope":
-        return (True,) * num_layers
-    flags = get.per_layer("no_rope_layers", num_layers)
-    if flags is None:
-        every = get.whole("no_rope_layer_interval", _NO_ROPE_EVERY)
-        return tuple((i + 1) % every != 0 for i in range(num_layers))
-    return tuple(bool(flag) for flag in flags)
-
-
-def _hf_windows(
-    get: _Getter, family: _Family, rope_layers: tuple[bool, ...], name: str
-) -> tuple[int, ...]:
-    """The window of each layer, 0 = full attention."""
-    num_layers = len(rope_layers)
-    # A window that is there and null means none; one that is left out, the family's.
-    window = get.whole("sliding_window", 0 if get.has("sliding_window") else family.window or 0, 0)
-    if family.windows_by == "none" or not window:
-        return (0,) * num_layers
-    if family.windows_by == "all":
-        return (window,) * num_layers
-    if not get.flag("use_sliding_window", False):
-        return (0,) * num_layers
-    kinds = get.per_layer("layer_types", num_layers)
-    if kinds is None and family.windows_by == "from_layer":
-        first = get.whole("max_window_layers", 28, low=0)
-        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(num_layers)]
-    elif kinds is None:
-        kinds = ["full_attention" if rope else "sliding_attention" for rope in rope_layers]
-    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
-    if unknown:
-        raise UnsupportedModelError(
-            f"{name} has layers of the kind {shown(unknown[0])}, which this version cannot run: "
-            f"{_WAY_OUT}"
-        )
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-
-
-class _Getter:
-    """Reads numbers and says which one is missing or impossible."""
-
-    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
-        self._values = values
-        self._where = where
-        self._prefix = prefix
-
-    def whole(self, key: str, default: int | None = None, low: int = 1) -> int:
-        value = self._value(key, default)
-        if isinstance(value, list) and value:  # some GGUFs give a number per layer
-            if any(item != value[0] for item in value):
-                raise UnsupportedModelError(
-                    f"{self._where} has layers of different shapes ({key}): {_WAY_OUT}"
-                )
-            value = value[0]
-        if type(value) is not int or not low <= value < 1 << 31:
-            raise self._bad(key, value)
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._value(key, default)
-        # The bound also keeps out infinity, and whole numbers too long for a float.
-        if type(value) not in (int, float) or not 0 < value < 1e30:
-            raise self._bad(key, value)
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._value(key, default)
-        if not isinstance(value, bool):
-            raise self._bad(key, value)
-        return value
-
-    def has(self, key: str) -> bool:
-        return self._prefix + key in self._values
-
-    def per_layer(self, key: str, num_layers: int) -> list[Any] | None:
-        """A list with an item for each layer, or None where it is left out or empty."""
-        value = self._values.get(self._prefix + key)
-        if value is None or value == []:
-            return None
-        if not isinstance(value, list) or len(value) != num_layers:
-            raise self._bad(key, value)
-        return value
-
-    def _bad(self, key: str, value: object) -> BadFileError:
-        return BadFileError(
-            f"{self._where} gives {key} as {shown(value)}, which cannot be: fetch the model again"
-        )
-
-    def _value(self, key: str, default: Any) -> Any:
-        value = self._values.get(self._prefix + key)
-        if value is None:
-            value = default
-        if value is None:
-            raise BadFileError(f"{self._where} does not say {key}: fetch the model again")
-        return value
 
 
 def _check_num_layers(num_layers: int, name: str) -> None:

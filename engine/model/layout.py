@@ -1,10 +1,12 @@
 """Which tensors a decoder needs, by name and shape, and the check that a model holds just these.
 
 Names are those of Hugging Face checkpoints; other formats are renamed to them where they are read.
+The decoder asks by Llama's names, and `own_name` says what the model's family calls them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
@@ -18,6 +20,8 @@ FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
 Shapes = dict[str, tuple[int, ...]]
+
+_IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 
 class WeightSource(Protocol):
@@ -33,45 +37,113 @@ class WeightSource(Protocol):
         """The tensor as a floating type that holds it exactly, on the CPU."""
 
 
+# What other families call a tensor, by what Llama calls it (or would).
+_NAMES: dict[str, dict[str, str]] = {
+    "llama": {},
+    "starcoder2": {"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"},
+    "gpt_neox": {
+        "model.layers": "gpt_neox.layers",
+        "model.embed_tokens": "gpt_neox.embed_in",
+        "model.norm": "gpt_neox.final_layer_norm",
+        "lm_head": "embed_out",
+        "self_attn.qkv_proj": "attention.query_key_value",
+        "self_attn.o_proj": "attention.dense",
+        "mlp.up_proj": "mlp.dense_h_to_4h",
+        "mlp.down_proj": "mlp.dense_4h_to_h",
+    },
+}
+# Masks that older checkpoints of a family store; they are computed, not learned.
+_COMPUTED = {"gpt_neox": (".attention.bias", ".attention.masked_bias")}
+
+
 def layer_name(layer: int, part: str) -> str:
+    """Llama's name of a part of a layer."""
     return f"model.layers.{layer}.{part}"
 
 
+def own_name(config: DecoderConfig, name: str) -> str:
+    """What the model's own family calls the tensor with this Llama name."""
+    names = _NAMES[config.names]
+    stem, _, kind = name.rpartition(".")
+    match = _IN_LAYER.fullmatch(stem)
+    if match:
+        layers = names.get("model.layers", "model.layers")
+        return f"{layers}.{match[1]}.{names.get(match[2], match[2])}.{kind}"
+    return f"{names.get(stem, stem)}.{kind}"
+
+
+def norm_parts(config: DecoderConfig) -> dict[str, str]:
+    """Which norms a layer has: place -> part. A name means another place in another family."""
+    parts = {"input": "input_layernorm"} if config.pre_norm else {}
+    if config.post_norm:
+        parts["attention_post"] = "post_attention_layernorm"
+        if config.pre_norm:
+            parts["mlp"] = "pre_feedforward_layernorm"
+        parts["mlp_post"] = "post_feedforward_layernorm"
+    elif config.parallel != "one norm":
+        parts["mlp"] = "post_attention_layernorm"
+    return parts
+
+
+def qk_norm_parts(config: DecoderConfig, which: str) -> list[str]:
+    """The parts that hold the norm of "q" or "k", joined to [heads, D] where there are several."""
+    if not config.qk_norm:
+        return []
+    if config.qk_norm_over != "heads":
+        return [f"self_attn.{which}_norm"]
+    num_heads = config.num_heads if which == "q" else config.num_kv_heads
+    return [f"self_attn.{which}_layernorm.norms.{head}" for head in range(num_heads)]
+
+
 def expected_shapes(config: DecoderConfig) -> Shapes:
-    """Every tensor that must be there."""
-    shapes: Shapes = {
-        EMBEDDING: (config.vocab_size, config.hidden_size),
-        FINAL_NORM: (config.hidden_size,),
-    }
+    """Every tensor that must be there, by its family's name."""
+    shapes: Shapes = {EMBEDDING: (config.vocab_size, config.hidden_size)}
+    shapes.update(_norm_shapes(config, FINAL_NORM.removesuffix(".weight")))
     if not config.tied_head:
         shapes[HEAD] = (config.vocab_size, config.hidden_size)
     for layer in range(config.num_layers):
         shapes.update((layer_name(layer, part), shape) for part, shape in _layer_shapes(config))
-    return shapes
+    return {own_name(config, name): shape for name, shape in shapes.items()}
 
 
 def _layer_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_size = config.num_heads * config.head_dim
-    kv_size = config.num_kv_heads * config.head_dim
-    linears = (
-        ("self_attn.q_proj", q_size, hidden, config.qkv_bias),
-        ("self_attn.k_proj", kv_size, hidden, config.qkv_bias),
-        ("self_attn.v_proj", kv_size, hidden, config.qkv_bias),
-        ("self_attn.o_proj", hidden, q_size, config.output_bias),
-        ("mlp.gate_proj", inner, hidden, config.mlp_bias),
-        ("mlp.up_proj", inner, hidden, config.mlp_bias),
-        ("mlp.down_proj", hidden, inner, config.mlp_bias),
-    )
-    for part, rows, columns, bias in linears:
+    for part, rows, columns, bias in _linears(config):
         yield f"{part}.weight", (rows, columns)
         if bias:
             yield f"{part}.bias", (rows,)
-    for part in ("input_layernorm", "post_attention_layernorm"):
-        yield f"{part}.weight", (hidden,)
-    if config.qk_norm:
-        yield "self_attn.q_norm.weight", (config.head_dim,)
-        yield "self_attn.k_norm.weight", (config.head_dim,)
+    for part in norm_parts(config).values():
+        yield from _norm_shapes(config, part)
+    for which, heads in (("q", config.num_heads), ("k", config.num_kv_heads)):
+        width = config.head_dim * (heads if config.qk_norm_over == "row" else 1)
+        for part in qk_norm_parts(config, which):
+            yield f"{part}.weight", (width,)
+
+
+def _linears(config: DecoderConfig) -> Iterator[tuple[str, int, int, bool]]:
+    """(part, rows, columns, whether it has a bias)"""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q_size = config.num_heads * config.head_dim
+    kv_size = config.num_kv_heads * config.head_dim
+    if config.fused_qkv:
+        yield "self_attn.qkv_proj", q_size + 2 * kv_size, hidden, config.qkv_bias
+    else:
+        yield "self_attn.q_proj", q_size, hidden, config.qkv_bias
+        yield "self_attn.k_proj", kv_size, hidden, config.qkv_bias
+        yield "self_attn.v_proj", kv_size, hidden, config.qkv_bias
+    yield "self_attn.o_proj", hidden, q_size, config.output_bias
+    if config.fused_gate_up:
+        yield "mlp.gate_up_proj", 2 * inner, hidden, config.mlp_bias
+    else:
+        if config.gated:
+            yield "mlp.gate_proj", inner, hidden, config.mlp_bias
+        yield "mlp.up_proj", inner, hidden, config.mlp_bias
+    yield "mlp.down_proj", hidden, inner, config.mlp_bias
+
+
+def _norm_shapes(config: DecoderConfig, stem: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{stem}.weight", (config.hidden_size,)
+    if config.norm_bias:
+        yield f"{stem}.bias", (config.hidden_size,)
 
 
 def check_tensors(
@@ -83,13 +155,17 @@ def check_tensors(
         MissingWeightsError: names the first tensors that are missing, extra or mis-shaped.
     """
     expected = expected_shapes(config)
+    if own_name(config, HEAD) not in found and HEAD in found and not config.tied_head:
+        expected[HEAD] = expected.pop(own_name(config, HEAD))  # a newer checkpoint
     missing = [name for name in expected if name not in found]
     if missing:
         raise MissingWeightsError(
             f"{model_name} lacks {_some(missing)}: the download is incomplete, fetch it again"
         )
     # A tied head may be written out; nobody reads it, the embedding stands for it.
-    extra = [name for name in found if name not in expected and name != HEAD]
+    unread = (HEAD, own_name(config, HEAD))
+    extra = [name for name in found if name not in expected and name not in unread]
+    extra = [name for name in extra if not name.endswith(_COMPUTED.get(config.names, ()))]
     if extra:
         raise MissingWeightsError(
             f"{model_name} holds {_some(extra)}, which its architecture ({config.architecture}) "

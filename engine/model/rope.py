@@ -11,63 +11,141 @@ import torch
 
 from engine.errors import BadFileError, UnsupportedModelError, shown
 
+KINDS = ("default", "linear", "llama3", "yarn")
+_WAY_OUT = "choose a model with default, linear, llama3 or yarn positions"
+
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How the frequencies are stretched. `kind`: "default", "linear" or "llama3"."""
+    """How the frequencies are stretched. `kind`: one of KINDS."""
 
     kind: str = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 8192
+    beta_fast: float = 32.0  # yarn: turns over the original context from which a wave is kept
+    beta_slow: float = 1.0  # yarn: turns below which a wave is stretched by the whole factor
+    truncate: bool = True  # yarn: the bounds between are whole numbers
+    magnitude: float = 1.0  # yarn: cos and sin are multiplied by it
 
 
 def scaling_from_hf(
-    config: Mapping[str, Any], default_theta: float, name: str
+    config: Mapping[str, Any], default_theta: float, name: str, theta_key: str = "rope_theta"
 ) -> tuple[float, RopeScaling]:
     """(theta, scaling) of a config.json.
 
-    Newer files hold all of it in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
+    Newer files hold all of it in `rope_parameters`, older ones in `theta_key` and `rope_scaling`.
 
     Raises:
         UnsupportedModelError: a kind that is not run exactly. BadFileError: an impossible value.
     """
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(found, Mapping):
-        raise BadFileError(f"{name} describes its rotary positions wrongly: fetch it again")
-    if any(isinstance(value, Mapping) for value in found.values()):
-        raise UnsupportedModelError(
-            f"{name} has rotary positions that differ between layers, which this version cannot "
-            "run: choose a Llama, Mistral, Qwen2, Qwen3 or SmolLM model"
-        )
+    found = _parameters(config, name)
     values: dict[str, Any] = {**config, **found}
-    theta = _positive(values, "rope_theta", default_theta, name)
-    if _positive(values, "partial_rotary_factor", 1.0, name) != 1.0:
-        raise UnsupportedModelError(
-            f"{name} turns only a part of each head, which this version cannot run: choose a "
-            "Llama, Mistral, Qwen2, Qwen3 or SmolLM model"
-        )
+    outside = _positive(config, theta_key, default_theta, name)
+    theta = _positive(found, "rope_theta", outside, name)
     kind = found.get("rope_type", found.get("type")) or "default"
     if kind == "default":
         return theta, RopeScaling()
     if kind == "linear":
         return theta, RopeScaling("linear", _positive(values, "factor", None, name))
     if kind == "llama3":
-        scaling = RopeScaling(
-            "llama3",
-            _positive(values, "factor", None, name),
-            _positive(values, "low_freq_factor", None, name),
-            _positive(values, "high_freq_factor", None, name),
-            int(_positive(values, "original_max_position_embeddings", None, name)),
+        return theta, _llama3_from_hf(values, name)
+    if kind == "yarn":
+        return theta, _yarn_from_hf(config, found, theta, name)
+    raise UnsupportedModelError(_refusal(name, kind))
+
+
+def partial_from_hf(
+    config: Mapping[str, Any],
+    default: float | None,  # None: this family turns whole heads
+    name: str,
+    key: str = "partial_rotary_factor",
+) -> float:
+    """Which part of each head is turned, above 0 and at most 1.
+
+    Raises: as `scaling_from_hf`.
+    """
+    outside = _positive(config, key, default or 1.0, name)
+    part = _positive(_parameters(config, name), "partial_rotary_factor", outside, name)
+    if default is None and part != 1.0:
+        raise UnsupportedModelError(
+            f"{name} turns only a part of each head, which this version cannot run for its "
+            f"family: {_WAY_OUT}"
         )
-        if scaling.high_freq_factor <= scaling.low_freq_factor:
-            raise BadFileError(
-                f"{name} has a high_freq_factor that is not above its low_freq_factor: fetch it "
-                "again"
-            )
-        return theta, scaling
-    raise UnsupportedModelError(_refusal(name, str(kind)))
+    if part > 1.0:
+        raise BadFileError(
+            f"{name} gives partial_rotary_factor as {part:g}, which is more than a head: fetch it "
+            "again"
+        )
+    return part
+
+
+def _parameters(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(found, Mapping):
+        raise BadFileError(f"{name} describes its rotary positions wrongly: fetch it again")
+    if any(isinstance(value, Mapping) for value in found.values()):
+        raise UnsupportedModelError(
+            f"{name} has rotary positions that differ between layers, which this version cannot "
+            f"run for its family: {_WAY_OUT}"
+        )
+    return found
+
+
+def _llama3_from_hf(values: Mapping[str, Any], name: str) -> RopeScaling:
+    scaling = RopeScaling(
+        "llama3",
+        _positive(values, "factor", None, name),
+        _positive(values, "low_freq_factor", None, name),
+        _positive(values, "high_freq_factor", None, name),
+        int(_positive(values, "original_max_position_embeddings", None, name)),
+    )
+    if scaling.high_freq_factor <= scaling.low_freq_factor:
+        raise BadFileError(
+            f"{name} has a high_freq_factor that is not above its low_freq_factor: fetch it again"
+        )
+    return scaling
+
+
+def _yarn_from_hf(
+    config: Mapping[str, Any], found: Mapping[str, Any], theta: float, name: str
+) -> RopeScaling:
+    key = "original_max_position_embeddings"
+    context = _positive(config, "max_position_embeddings", None, name)
+    outside = _positive(config, key, context, name)
+    original = _positive(found, key, outside, name)
+    if config.get(key) is not None and original != outside:
+        raise BadFileError(f"{name} gives {key} twice, and differently: fetch it again")
+    if theta <= 1:
+        raise BadFileError(f"{name} gives rope_theta as {theta:g}, not above 1: fetch it again")
+    factor = _positive(found, "factor", context / original, name)
+    truncate = found.get("truncate", True)
+    if not isinstance(truncate, bool):
+        raise BadFileError(f"{name} gives truncate as {shown(truncate)}: fetch it again")
+    return RopeScaling(
+        "yarn",
+        factor,
+        original_context=int(original),
+        beta_fast=_positive(found, "beta_fast", 32.0, name),
+        beta_slow=_positive(found, "beta_slow", 1.0, name),
+        truncate=truncate,
+        magnitude=_magnitude(found, factor, name),
+    )
+
+
+def _magnitude(found: Mapping[str, Any], factor: float, name: str) -> float:
+    """What cos and sin are multiplied by: said, or it follows from the factor."""
+    if found.get("attention_factor") is not None:
+        return _positive(found, "attention_factor", None, name)
+
+    def grown(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if found.get("mscale") and found.get("mscale_all_dim"):
+        above, below = (_positive(found, k, None, name) for k in ("mscale", "mscale_all_dim"))
+        return grown(above) / grown(below)
+    return grown(1.0)
 
 
 def scaling_from_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> RopeScaling:
@@ -97,6 +175,8 @@ def inverse_frequencies(
         frequencies = frequencies / scaling.factor
     elif scaling.kind == "llama3":
         frequencies = _llama3(frequencies, scaling)
+    elif scaling.kind == "yarn":
+        frequencies = _yarn(frequencies, theta, scaling)
     return frequencies if factors is None else frequencies / factors.float()
 
 
@@ -109,6 +189,25 @@ def _llama3(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     return (1 - keep) * frequencies / scaling.factor + keep * frequencies
 
 
+def _yarn(frequencies: torch.Tensor, theta: float, scaling: RopeScaling) -> torch.Tensor:
+    """As llama3, but the blend between runs over the places of the frequencies, not their waves."""
+    rotary_dim = 2 * len(frequencies)
+
+    def place(turns: float) -> float:
+        """Where a wave that turns so often over the original context would stand."""
+        waves = scaling.original_context / (turns * 2 * math.pi)
+        return rotary_dim * math.log(waves) / (2 * math.log(theta))
+
+    first, last = place(scaling.beta_fast), place(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotary_dim - 1)
+    last += 0.001 if first == last else 0.0
+    places = torch.arange(len(frequencies), dtype=torch.float32)
+    stretched = ((places - first) / (last - first)).clamp(0.0, 1.0)
+    return frequencies / scaling.factor * stretched + frequencies * (1 - stretched)
+
+
 class RopeTable:
     """cos and sin by position, [context, rotary_dim] fp32 each, halves repeated.
 
@@ -116,7 +215,10 @@ class RopeTable:
     of table.
     """
 
-    def __init__(self, frequencies: torch.Tensor, device: torch.device) -> None:
+    def __init__(
+        self, frequencies: torch.Tensor, device: torch.device, magnitude: float = 1.0
+    ) -> None:
+        self._magnitude = magnitude
         self._frequencies = frequencies.to(device)
         self._cos = self._sin = torch.empty(0, 2 * len(frequencies), device=device)
 
@@ -130,7 +232,7 @@ class RopeTable:
         places = torch.arange(num_positions, device=self._frequencies.device)
         angles = torch.outer(places.float(), self._frequencies)
         angles = torch.cat((angles, angles), -1)
-        self._cos, self._sin = angles.cos(), angles.sin()
+        self._cos, self._sin = angles.cos() * self._magnitude, angles.sin() * self._magnitude
 
 
 def _positive(values: Mapping[str, Any], key: str, default: float | None, name: str) -> float:
@@ -144,8 +246,8 @@ def _positive(values: Mapping[str, Any], key: str, default: float | None, name: 
     return float(value)
 
 
-def _refusal(name: str, kind: str) -> str:
+def _refusal(name: str, kind: object) -> str:
     return (
         f"{name} scales its rotary positions by {shown(kind)}, which this version cannot run: "
-        "choose a model with default, linear or llama3 positions"
+        f"{_WAY_OUT}"
     )

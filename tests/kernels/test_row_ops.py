@@ -91,3 +91,63 @@ def test_silu_mul_at_the_ends(ops_for):
     x = torch.tensor([[-200.0, 200.0, -90.0, 0.0, 1.0, 1.0, 1.0, 1.0]])
     got = ops_for(FP32).silu_mul(x)
     torch.testing.assert_close(got, torch.tensor([[0.0, 200.0, 0.0, 0.0]]))
+
+
+def layer_normed(x, weight, bias, eps):
+    x = x.double()
+    x = x - x.mean(-1, keepdim=True)
+    x = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.double()
+    return x if bias is None else x + bias.double()
+
+
+@dtypes
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("shape", [(5, 240), (1, 80), (0, 64)])
+def test_layer_norm(ops_for, shape, with_bias, dtype):
+    x, weight = randn(*shape, dtype=dtype) + 2, randn(shape[-1], seed=1)
+    bias = randn(shape[-1], seed=2) if with_bias else None
+    got = ops_for(dtype).layer_norm(x, weight, bias, 1e-5)
+    assert got.dtype == dtype
+    close(got, layer_normed(x, weight, bias, 1e-5), dtype)
+
+
+def test_layer_norm_with_a_weight_for_each_head(ops_for):
+    x, weight = randn(3, 7, 80) + 1, randn(7, 80, seed=1)
+    close(
+        ops_for(FP32).layer_norm(x, weight, None, 1e-5), layer_normed(x, weight, None, 1e-5), FP32
+    )
+
+
+@dtypes
+def test_add_layer_norm(ops_for, dtype):
+    x, residual = randn(4, 80, dtype=dtype), randn(4, 80, seed=1)
+    weight, bias = randn(80, seed=2), randn(80, seed=3)
+    norm, total = ops_for(dtype).add_layer_norm(x, residual, weight, bias, 1e-5)
+    assert (norm.dtype, total.dtype) == (dtype, FP32)
+    right = x.double() + residual.double()
+    close(total, right, FP32)
+    close(norm, layer_normed(right, weight, bias, 1e-5), dtype)
+
+
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + (-x).exp()),
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    "gelu_tanh": lambda x: x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+}
+
+
+@dtypes
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activations(ops_for, kind, dtype):
+    x = 3 * randn(5, 46, dtype=dtype)
+    plain, gated = ops_for(dtype).act(x, kind), ops_for(dtype).act_mul(x, kind)
+    assert plain.dtype == gated.dtype == dtype
+    right = ACTIVATIONS[kind](x.double())
+    close(plain, right, dtype)
+    close(gated, right[:, :23] * x[:, 23:].double(), dtype)
+
+
+def test_an_unknown_activation_is_refused(ops_for):
+    with pytest.raises(ValueError, match="swoosh"):
+        ops_for(FP32).act(randn(2, 4), "swoosh")

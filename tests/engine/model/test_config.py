@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import BadFileError, ModelError, UnsupportedModelError
-from engine.model.config import SUPPORTED, DecoderConfig, from_gguf, from_hf
+from engine.model.config import IN_GGUF, SUPPORTED, DecoderConfig, from_gguf, from_hf
 
 SMALL = {
     "hidden_size": 256,
@@ -69,6 +69,10 @@ def test_settings_mean_what_they_mean_to_transformers(kind, changes):
     from transformers import AutoConfig
 
     sparse = {"model_type": kind, **SMALL, **changes}
+    if "head_dim" in changes and kind in ("gpt_neox", "cohere2", "stablelm"):
+        with pytest.raises(ModelError):  # transformers would not do what the file says
+            from_hf(sparse, "sparse")
+        return
     full = AutoConfig.for_model(**sparse).to_dict()
     ours, theirs = from_hf(sparse, "sparse"), from_hf(full, "full")
     assert ours == theirs
@@ -76,6 +80,80 @@ def test_settings_mean_what_they_mean_to_transformers(kind, changes):
     if kind != "mistral" and kinds:
         windowed = [kind == "sliding_attention" for kind in kinds]
         assert [window > 0 for window in theirs.windows] == windowed
+
+
+# Training, generation, labels, and what is said of the file itself: none changes a forward pass.
+HARMLESS = {
+    *("_name_or_path", "architectures", "chunk_size_feed_forward", "dtype", "id2label"),
+    *("is_encoder_decoder", "is_decoder", "label2id", "output_attentions", "output_hidden_states"),
+    *("problem_type", "return_dict", "transformers_version", "use_cache", "initializer_range"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "pretraining_tp"),
+    *("attention_dropout", "hidden_dropout", "classifier_dropout", "resid_pdrop", "embd_pdrop"),
+    *("residual_dropout", "embedding_dropout", "cross_attention_hidden_size"),
+    *("add_cross_attention", "tie_encoder_decoder", "_sliding_window_pattern"),
+}
+# What decides nothing where the settings that our reading asked for first have decided.
+DECIDED = {"layer_types", "max_window_layers", "no_rope_layer_interval", "use_sliding_window"}
+DECIDED |= {"original_max_position_embeddings"}  # of scaled positions only
+DECIDED |= {"rope_parameters"}  # read from a copy, see test_rotary_by_family
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_no_setting_of_transformers_is_passed_over(kind):
+    """Every key that transformers writes for a family is read by us or known to be harmless."""
+    from transformers import AutoConfig
+
+    class Recorder(dict):
+        seen: set[str]
+
+        def get(self, key, default=None):
+            self.seen.add(key)
+            return super().get(key, default)
+
+        def __contains__(self, key):
+            self.seen.add(key)
+            return super().__contains__(key)
+
+    kv = {"num_key_value_heads": 4} if kind in ("smollm3", "gemma2", "gemma3_text") else {}
+    config = Recorder(AutoConfig.for_model(kind, **SMALL, **kv).to_dict())
+    config.seen = set()
+    from_hf(config, "x")
+    assert set(config) - config.seen - HARMLESS - DECIDED == set()
+
+
+def test_scales_by_family():
+    def shape(kind, **changes):
+        return from_hf({**LLAMA, "model_type": kind, **changes}, "x")
+
+    gemma = shape("gemma2", query_pre_attn_scalar=64, attn_logit_softcapping=None)
+    assert (gemma.scale, gemma.embedding_scale) == (0.125, 16.0)
+    assert (gemma.attention_softcap, gemma.logit_softcap) == (0.0, 30.0)
+    assert shape("gemma2").attention_softcap == 50.0
+    granite = shape("granite", attention_multiplier=0.25, logits_scaling=8.0)
+    assert (granite.scale, granite.logit_scale) == (0.25, 0.125)
+    assert shape("cohere2").logit_scale == 0.0625
+    assert shape("llama").scale == 8**-0.5
+
+
+def test_rotary_by_family():
+    def shape(kind, **changes):
+        return from_hf({**LLAMA, "model_type": kind, **changes}, "x")
+
+    assert shape("gpt_neox", rotary_pct=0.5, rotary_emb_base=7.0).rotary_dim == 4
+    assert shape("gpt_neox", rotary_emb_base=7.0).rope_theta == 7.0
+    assert shape("stablelm", partial_rotary_factor=0.75).rotary_dim == 6
+    old = {"rope_theta": 5.0, "rope_local_base_freq": 3.0}
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    gemma = shape("gemma3_text", **old, rope_scaling=scaling)
+    parts = {
+        "full_attention": {"rope_theta": 5.0, **scaling},
+        "sliding_attention": {"rope_theta": 3.0, "rope_type": "default"},
+    }
+    assert shape("gemma3_text", rope_parameters=parts) == gemma
+    assert (gemma.rope_theta, gemma.rope_scaling.factor) == (5.0, 8.0)
+    assert gemma.local_rope is not None
+    assert (gemma.local_rope[0], gemma.local_rope[1].kind) == (3.0, "default")
+    assert shape("cohere2").rope_layers == (True, True, True, False, True, True)
 
 
 def test_null_means_left_out_but_for_the_window():
@@ -198,12 +276,21 @@ def test_wrong_kinds_of_layers(kind, changes, words, check_sentence):
     ("changes", "words"),
     [
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
-        ({"quantization_config": {}, "hidden_act": "gelu"}, "gelu"),
+        ({"quantization_config": {}, "hidden_act": "quick_gelu"}, "quick_gelu"),
         ({"quantization_config": ["x"]}, "unknown method"),
         ({"quantization_config": {"quant_method": ["x" * 9999]}}, "xx"),
         ({"hidden_act": ["silu"]}, "activation"),
         ({"partial_rotary_factor": 0.5}, "a part of each head"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
+        ({"model_type": "phi3", "rope_scaling": {"type": "su", "factor": 4.0}}, "su"),
+        ({"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"model_type": "gemma2", "use_bidirectional_attention": True}, "bidirectional"),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 6}, "linear_attention"),
+        ({"model_type": "gemma2", "hidden_activation": "quick_gelu"}, "quick_gelu"),
+        ({"model_type": "gpt_neox", "num_key_value_heads": 4}, "num_key_value_heads"),
+        ({"model_type": "cohere2", "use_qk_norm": True}, "use_qk_norm"),
+        ({"model_type": "granite", "partial_rotary_factor": 0.5}, "a part of each head"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "dynamic"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "differ between layers"),
         (
@@ -235,6 +322,11 @@ KEYS = [
     *("tie_word_embeddings", "sliding_window", "use_sliding_window", "max_window_layers"),
     *("layer_types", "no_rope_layers", "no_rope_layer_interval", "quantization_config"),
     *("partial_rotary_factor", "factor", "original_max_position_embeddings"),
+    *("hidden_activation", "layer_norm_eps", "norm_epsilon", "use_bias", "use_qkv_bias"),
+    *("use_parallel_residual", "qk_layernorm", "rotary_pct", "rotary_emb_base", "logit_scale"),
+    *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
+    *("attention_multiplier", "residual_multiplier", "logits_scaling", "sliding_window_pattern"),
+    *("rope_local_base_freq", "use_bidirectional_attention"),
 ]
 
 
@@ -288,7 +380,7 @@ def test_gguf_values_per_layer(tiny_gguf):
         tiny_gguf({"feed_forward_length": [6, 7]})
 
 
-@pytest.mark.parametrize("arch", SUPPORTED)
+@pytest.mark.parametrize("arch", IN_GGUF)
 def test_gguf_permutation_by_family(tiny_gguf, arch):
     assert tiny_gguf(arch=arch).permuted_qk == (arch in ("llama", "mistral", "smollm3"))
     assert tiny_gguf(arch=arch).qk_norm == (arch == "qwen3")

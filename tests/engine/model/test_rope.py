@@ -23,6 +23,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 2048}
 KINDS = {
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 2.5},
@@ -34,6 +35,10 @@ KINDS = {
         "high_freq_factor": 6.5,
         "original_max_position_embeddings": 100,
     },
+    "yarn": YARN,
+    "yarn-odd": {**YARN, "factor": 3.5, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False},
+    "yarn-mscale": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2},
+    "yarn-said": {**YARN, "attention_factor": 1.25},
 }
 
 
@@ -57,9 +62,9 @@ def transformers_rotary(parameters, head_dim, theta):
 @pytest.mark.parametrize("kind", KINDS)
 def test_frequencies_equal_transformers(kind, head_dim, theta):
     config, theirs = transformers_rotary(KINDS[kind], head_dim, theta)
-    assert theirs.attention_scaling == 1.0
     got_theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
     assert got_theta == theta
+    assert scaling.magnitude == pytest.approx(theirs.attention_scaling, rel=1e-12)
     ours = inverse_frequencies(head_dim, got_theta, scaling)
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, theirs.inv_freq, rtol=1e-6, atol=0)
@@ -70,14 +75,16 @@ def test_tables_equal_transformers_far_out(kind):
     """Angles of thousands of turns: fp32 products must round as theirs do."""
     config, theirs = transformers_rotary(KINDS[kind], 64, 10_000.0)
     theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
-    table = RopeTable(inverse_frequencies(64, theta, scaling), torch.device("cpu"))
+    frequencies = inverse_frequencies(64, theta, scaling)
+    table = RopeTable(frequencies, torch.device("cpu"), scaling.magnitude)
     positions = torch.tensor([0, 1, 7, 1023, 2047, 2048, 9999, 16383])
     cos, sin = table.at(positions, 16384)
     their_cos, their_sin = theirs(torch.zeros(1, 1, 1), positions[None])
     torch.testing.assert_close(cos, their_cos[0], rtol=0, atol=2e-3)
     torch.testing.assert_close(sin, their_sin[0], rtol=0, atol=2e-3)
     exact = positions.double()[:, None] * theirs.inv_freq.double()
-    torch.testing.assert_close(cos[:, :32].double(), exact.cos(), rtol=0, atol=2e-3)
+    grown = exact.cos() * scaling.magnitude
+    torch.testing.assert_close(cos[:, :32].double(), grown, rtol=0, atol=3e-3)
     assert torch.equal(cos[:, :32], cos[:, 32:])
 
 
@@ -91,6 +98,40 @@ def test_old_and_new_ways_to_write_it_mean_the_same():
 @pytest.mark.parametrize("empty", [{}, {"rope_scaling": None}, {"rope_parameters": {}}])
 def test_nothing_said_is_the_familys_default(empty):
     assert scaling_from_hf(empty, 1234.0, "x") == (1234.0, RopeScaling())
+
+
+def test_yarn_takes_what_is_left_out_from_the_context():
+    short = {"max_position_embeddings": 64, "rope_scaling": {"type": "yarn", "factor": 2.0}}
+    said = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
+    assert scaling_from_hf(short, 1e4, "x") == scaling_from_hf(
+        {"max_position_embeddings": 128, "rope_parameters": said}, 1e4, "x"
+    )
+    no_factor = {"max_position_embeddings": 128, "rope_parameters": {**said, "factor": None}}
+    assert scaling_from_hf(no_factor, 1e4, "x")[1].factor == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_theta": 1.0}, "rope_theta"),
+        ({"truncate": "no"}, "truncate"),
+        ({"beta_fast": -1.0}, "beta_fast"),
+        ({"attention_factor": 0.0}, "attention_factor"),
+        ({"factor": [4.0]}, "factor"),
+    ],
+)
+def test_wrong_yarn(changes, words, check_sentence):
+    config = {"max_position_embeddings": 64, "rope_parameters": {**YARN, **changes}}
+    with pytest.raises(BadFileError) as caught:
+        scaling_from_hf(config, 1e4, "my-model")
+    check_sentence(caught.value, "my-model", words)
+
+
+def test_yarn_that_contradicts_itself(check_sentence):
+    twice = {"max_position_embeddings": 64, "original_max_position_embeddings": 32}
+    with pytest.raises(BadFileError) as caught:
+        scaling_from_hf({**twice, "rope_parameters": YARN}, 1e4, "my-model")
+    check_sentence(caught.value, "my-model", "twice")
 
 
 def test_llama3_keeps_short_waves_and_stretches_long_ones():
@@ -126,7 +167,7 @@ def test_table_grows_without_changing():
 
 
 @pytest.mark.parametrize(
-    "kind", ["yarn", "dynamic", "longrope", "su", "proportional", "mrope", ["linear"], 7]
+    "kind", ["dynamic", "longrope", "su", "proportional", "mrope", ["linear"], 7]
 )
 def test_other_kinds_are_refused_by_name(kind, check_sentence):
     values = {"rope_type": kind, "factor": 2.0}

@@ -11,8 +11,8 @@ import json
 import statistics
 import sys
 from pathlib import Path
-from typing import NoReturn
 
+from engine.arguments import command_parser
 from engine.config import EngineConfig
 from engine.errors import ConfigError, TesseraError
 from engine.headless import Headless, Outcome, Run
@@ -30,160 +30,15 @@ from engine.places import data_dir, starter_path
 Report = dict[str, object]
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments as a ConfigError, so that it is one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see `python -m engine {{generate,bench,compare-slab}} -h`")
-
-
 def main(arguments: list[str] | None = None) -> int:
     try:
-        args = _parser().parse_args(arguments)
+        args = command_parser(_generate, _bench, _compare_slab).parse_args(arguments)
         report = args.command(args)
     except (TesseraError, OSError) as error:
         print(str(error), file=sys.stderr)
         return 2
     print(json.dumps(report, ensure_ascii=False))
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    shared = _Parser(add_help=False)
-    shared.add_argument("--model", required=True, help="a .gguf file, a model folder, or starter")
-    shared.add_argument("--data-dir", help="where the starter model lies")
-    shared.add_argument(
-        "--block-tokens", type=int, default=16, help="tokens in a block of the pool (16)"
-    )
-    shared.add_argument(
-        "--num-blocks", type=int, help="size of the pool; without it, a share of the free memory"
-    )
-    shared.add_argument("--memory-fraction", type=float, help="that share, above 0 to 0.95")
-    shared.add_argument(
-        "--chunk-tokens", type=int, default=512, help="tokens of one step, prompts in chunks (512)"
-    )
-    shared.add_argument("--context-tokens", type=int, help="a limit below the model's own context")
-    shared.add_argument(
-        "--precision",
-        choices=["exact", "fast"],
-        default="fast",
-        help="exact: fp32 throughout; fast: bf16 (the default)",
-    )
-    shared.add_argument(
-        "--backend",
-        choices=["gpu", "cpu", "reference"],
-        help="which kernels run; without it, the best for the device",
-    )
-    shared.add_argument(
-        "--device",
-        choices=["auto", "cpu", "cuda"],
-        default="auto",
-        help="where the model runs (auto)",
-    )
-    shared.add_argument("--threads", type=int, help="of the CPU; without it, one for each core")
-    shared.add_argument("--json", action="store_true", help="no running text on stderr")
-
-    parser = _Parser(prog="python -m engine")
-    commands = parser.add_subparsers(required=True, parser_class=_Parser)
-    generate = commands.add_parser("generate", parents=[shared], help="write replies")
-    generate.add_argument(
-        "--prompt",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="one message, a chat of its own; may be given several times",
-    )
-    generate.add_argument(
-        "--messages",
-        type=Path,
-        metavar="FILE.json",
-        help="a list of chats, each a list of {role, content}",
-    )
-    generate.add_argument(
-        "--max-tokens", type=int, default=256, help="length of a reply at most (256)"
-    )
-    generate.add_argument(
-        "--temperature", type=float, default=0.0, help="0 takes the likeliest token (0)"
-    )
-    generate.add_argument(
-        "--top-k", type=int, default=0, help="only the k likeliest tokens; 0 is off"
-    )
-    generate.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        help="only the likeliest that make up this share; 1 is off",
-    )
-    generate.add_argument(
-        "--min-p",
-        type=float,
-        default=0.0,
-        help="only those this likely beside the likeliest; 0 is off",
-    )
-    generate.add_argument(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        help="on tokens of prompt and reply; 1 is off",
-    )
-    generate.add_argument(
-        "--presence-penalty",
-        type=float,
-        default=0.0,
-        help="on tokens of the reply, once each; 0 is off",
-    )
-    generate.add_argument(
-        "--frequency-penalty",
-        type=float,
-        default=0.0,
-        help="on tokens of the reply, each time; 0 is off",
-    )
-    generate.add_argument(
-        "--logit-bias", type=_bias, action="append", default=[], metavar="ID=VALUE",
-        help="added to the logit of a token, -100 to 100; may be given several times",
-    )  # fmt: skip
-    generate.add_argument(
-        "--min-tokens", type=int, default=0, help="no end before this many tokens"
-    )
-    generate.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="text at which a reply ends; may be given several times",
-    )
-    generate.add_argument(
-        "--logprobs", type=int, metavar="N", help="report N alternatives per token, 0 to 20"
-    )
-    generate.add_argument("--seed", type=int, help="the same answer again at a temperature above 0")
-    generate.add_argument(
-        "--no-prefix-cache", action="store_true", help="read every prompt from its first token"
-    )
-    generate.set_defaults(command=_generate)
-
-    bench = commands.add_parser("bench", parents=[shared], help="measure speed")
-    bench.add_argument("--sessions", type=int, required=True, help="how many chats write at once")
-    bench.add_argument(
-        "--prompts-file", type=Path, required=True, help="a JSON list of texts, one for each chat"
-    )
-    bench.add_argument("--max-tokens", type=int, required=True, help="new tokens for each chat")
-    bench.add_argument(
-        "--ignore-eos", action="store_true", help="write on past the end token, to the full length"
-    )
-    bench.add_argument("--prefix-cache", action="store_true", help="use it; off when measuring")
-    bench.set_defaults(command=_bench)
-
-    slab = commands.add_parser("compare-slab", parents=[shared], help="blocks against slabs")
-    slab.add_argument("--pool-mib", type=int, help="memory to give out; without it, four slabs")
-    slab.add_argument(
-        "--slab-tokens", type=int, default=2048, help="the maximum that a slab holds (2048)"
-    )
-    slab.add_argument("--requests", type=int, default=1000, help="how many are counted (1000)")
-    slab.add_argument(
-        "--sweep", action="store_true", help="count for memory of 2, 4, 8 and 16 slabs"
-    )
-    slab.set_defaults(command=_compare_slab)
-    return parser
 
 
 # --- what the commands share ------------------------------------------------------------------
@@ -242,15 +97,6 @@ def _engine(info: ModelInfo) -> Report:
 
 
 # --- generate ---------------------------------------------------------------------------------
-
-
-def _bias(text: str) -> tuple[int, float]:
-    """ID=VALUE of --logit-bias."""
-    token_id, _, bias = text.partition("=")
-    try:
-        return int(token_id), float(bias)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ID=VALUE, such as 42=-100") from None
 
 
 def _generate(args: argparse.Namespace) -> Report:

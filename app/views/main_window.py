@@ -131,7 +131,8 @@ class MainWindow(QMainWindow):
         add("Chat list", ("Ctrl+B",), self.toggle_list)
         add("Quit", ("Ctrl+Q",), intents.quit.emit)
         self.actions_of.listed += [
-            ("Esc", "Stop the answer; in the panel, show all chats again"),
+            ("Esc", "Stop the answer"),
+            ("Esc in the panel", "Show all chats again"),
             ("Arrows, PgUp, PgDn, Home, End", "In the grid, go to a block"),
             ("+, -", "In the grid, larger or smaller tiles"),
         ]

@@ -53,7 +53,7 @@ def shop(qtbot) -> Shop:
          {"fetch", "open", "reason"}, "Starter", "starter model, 98 MB"),
         ({"phase": "fetching", "note": "12 of 98 MB"}, {"cancel", "bar"}, "Starter", "12 of 98 MB"),
         ({"phase": "loading", "note": "Reading"}, {"bar"}, "Loading the model", "Reading"),
-        ({"phase": "ready", "model": LOADED}, {"open"}, "Small", "1,346 M parameters, 4-bit"),
+        ({"phase": "ready", "model": LOADED}, {"open"}, "Small", "1,346 M parameters"),
         ({"phase": "failed", "message": "It is no model."},
          {"fetch", "open", "reason"}, "Starter", "starter model, 98 MB"),
         ({"phase": "stopped", "model": LOADED, "message": "Out of memory."},

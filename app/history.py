@@ -59,11 +59,12 @@ class History:
         return self._call(self._file.set_tabs, session_ids, current)
 
     async def close(self) -> None:
-        """Write what is still in line, close the file and end the worker."""
+        """Write what is still in line, close the file and end the worker. Cancelled, it gives up
+        what is in line: another program holds the file, and each write would wait for it."""
         try:
             await self._call(self._file.close)
         finally:
-            self._worker.shutdown(wait=True)
+            self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._worker, function, *args)

@@ -48,6 +48,7 @@ from engine.messages import Shutdown
 
 log = logging.getLogger("tessera")
 ENGINE_END_S = 2.0  # for the engine to finish its step and stop
+CLOSE_S = 1.0  # for the last writes, when another program holds the file with the chats
 EXIT_S = 0.3  # for threads that were told to end
 Script = Callable[["App"], Awaitable[int]]
 
@@ -189,9 +190,11 @@ class App(QObject):
             self.chats.save_tabs()
             await self.tasks.settle(timeout_s=0.5)
             self.transfer.close()
-            await self.history.close()
+            await asyncio.wait_for(self.history.close(), CLOSE_S)
         except HistoryError as error:
             log.error("at the end: %s", error)
+        except TimeoutError:
+            log.error("at the end: the file with the chats is held by another program")
         finally:
             self.window.allow_close()
             self.window.close()

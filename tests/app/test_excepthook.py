@@ -94,9 +94,10 @@ def test_a_coroutine_started_from_a_slot_is_never_silent(reporter, sentences, ru
     assert tasks.num_running == 0
 
 
-def test_a_log_that_cannot_be_written_does_not_stop_the_window(tmp_path, qapp):
+def test_a_log_that_cannot_be_written_does_not_stop_the_window(tmp_path, qapp, capsys):
     (tmp_path / "logs").write_text("a file where the folder should be")
     reporter = ErrorReporter(tmp_path)
     reporter.install()
     logging.getLogger("tessera").warning("to stderr then")
     reporter.uninstall()
+    assert "to stderr then" in capsys.readouterr().err

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import HistoryError
+from app.history import History
 from app.history_file import HistoryFile
 from app.records import ReplyRecord, Sampling, SessionRecord, TurnRecord
 
@@ -93,6 +96,7 @@ def test_the_end_of_a_reply_replaces_its_chunks(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
+from app.history import History
 from app.history_file import HistoryFile
 from app.records import ReplyRecord, SessionRecord, TurnRecord
 file = HistoryFile(Path(sys.argv[1]))
@@ -193,6 +197,24 @@ def test_a_file_that_another_program_holds_leaves_chats_in_memory(tmp_path):
         file.save_session(chat(1))
         file.close()
     assert HistoryFile(path).open().note == ""
+
+
+def test_the_end_does_not_wait_for_a_file_that_is_held(tmp_path, run):
+    path = tmp_path / "history.db"
+
+    async def story():
+        history = History(path)
+        await history.open()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writes = [history.save_session(chat(number)) for number in range(5)]
+            start_s = time.monotonic()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(history.close(), 0.2)
+            assert time.monotonic() - start_s < 0.8
+        await asyncio.gather(*writes, return_exceptions=True)
+
+    run(story())
 
 
 def test_others_on_the_machine_cannot_read_along(tmp_path):

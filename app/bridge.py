@@ -20,7 +20,9 @@ from engine.messages import (
     ModelLoaded,
     ModelLoading,
     ModelUnloaded,
+    Notice,
     PoolSnapshot,
+    PrefixFound,
     StateChanged,
     StepEvents,
     TextDelta,
@@ -49,6 +51,7 @@ class EngineBridge(QObject):
     Signals:
         text(request_id, text, num_tokens)
         accepted(Accepted), state(StateChanged), finished(Finished), failed(Failed)
+        prefix(PrefixFound), notice(message)
         loading(ModelLoading), loaded(ModelInfo), load_failed(ModelFailed), unloaded
         pool(PoolSnapshot): the newest of those that came together.
         stats(StepStats): one for every step.
@@ -60,6 +63,8 @@ class EngineBridge(QObject):
     state = Signal(object)
     finished = Signal(object)
     failed = Signal(object)
+    prefix = Signal(object)
+    notice = Signal(object)
     loading = Signal(object)
     loaded = Signal(object)
     load_failed = Signal(object)
@@ -158,6 +163,10 @@ class EngineBridge(QObject):
             case Failed(request_id):
                 self._give_out(request_id)
                 self.failed.emit(event)
+            case PrefixFound():
+                self.prefix.emit(event)
+            case Notice(message):
+                self.notice.emit(message)
             case ModelLoading():
                 self.loading.emit(event)
             case ModelLoaded(info):

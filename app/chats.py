@@ -14,7 +14,8 @@ from app.history_file import Loaded
 from app.journal import Journal
 from app.prompt import NEW_TITLE, clean, title_of
 from app.records import ReplyRecord, Sampling, SessionRecord, TurnRecord
-from app.replies import Replies, Running
+from app.replies import Replies
+from app.running import Running
 from app.state.intents import Intents
 from app.state.session import Session, Sessions
 from app.state.status import AppStatus
@@ -30,6 +31,7 @@ class Deleted:
     session: Session
     index: int  # in the list
     tab_index: int  # -1: it had no tab
+    was_pinned: bool
 
 
 class Chats(QObject):
@@ -75,6 +77,7 @@ class Chats(QObject):
         intents.rename.connect(self._rename)
         intents.delete.connect(self._delete)
         intents.undo_delete.connect(self._undo_delete)
+        intents.set_pinned.connect(self._set_pinned)
         intents.set_system_prompt.connect(self._set_system_prompt)
         intents.set_sampling.connect(self._set_sampling)
         self._replies.ended.connect(self._send_next)
@@ -142,6 +145,7 @@ class Chats(QObject):
         self._sessions.close_tab(session_id)
         if _is_untouched(session):  # nobody looks for an empty chat in the list
             self._sessions.remove(session_id)
+            self._replies.forget(session_id)
             self._journal.forget(session)
             self._journal.keep(None, self._journal.history.remove(session_id))
             return
@@ -161,6 +165,12 @@ class Chats(QObject):
         title = " ".join(clean(title).split())
         if title:
             self._update(session_id, title=title)
+
+    @Slot(str, bool)
+    def _set_pinned(self, session_id: str, is_pinned: bool) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._replies.set_pinned(session, is_pinned)
 
     @Slot(str, str)
     def _set_system_prompt(self, session_id: str, text: str) -> None:
@@ -185,7 +195,8 @@ class Chats(QObject):
         tab_index = tabs.index(session_id) if session_id in tabs else -1
         self._sessions.close_tab(session_id)
         index = self._sessions.remove(session_id)
-        self._deleted.append(Deleted(session, index, tab_index))
+        self._deleted.append(Deleted(session, index, tab_index, session.is_pinned))
+        self._replies.set_pinned(session, False)
         self._replies.forget(session_id)
         self._journal.forget(session)
         self._journal.keep(None, self._journal.history.set_deleted(session_id, True))
@@ -204,6 +215,7 @@ class Chats(QObject):
         if gone.tab_index >= 0:
             index = min(gone.tab_index, len(self._sessions.tabs))
             self._sessions.open_tab(session.session_id, index=index)
+        self._replies.set_pinned(session, gone.was_pinned)
         self._send_next(session.session_id)
 
     # --- messages and replies -------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 A collection that runs on the engine thread would destroy QObjects there, which aborts. So
 automatic collection is off, and a timer of the UI thread does the young generations. Full ones
-take 60 to 180 ms and come only when a model has been loaded or unloaded.
+take 60 to 180 ms and come only when a model has been loaded or unloaded, or its load was given up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 
 from PySide6.QtCore import QObject, QTimer, Slot
+
+from engine.messages import ModelFailed
 
 INTERVAL_MS = 500
 YOUNG = 700  # Python's own thresholds
@@ -49,6 +51,12 @@ class Collector(QObject):
     def on_unloaded(self) -> None:
         gc.unfreeze()
         gc.collect()
+
+    @Slot(object)
+    def on_load_failed(self, event: ModelFailed) -> None:
+        """What was read of it goes, unless only its header was read, beside a model that stays."""
+        if not event.is_kept:
+            self.on_unloaded()
 
     @Slot()
     def _tick(self) -> None:

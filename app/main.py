@@ -29,6 +29,7 @@ from app.journal import Journal
 from app.library.starter import fetch
 from app.meter import LoadMeter
 from app.model_control import ModelControl
+from app.notices import Notices
 from app.options import VERSION, Options, model_to_load
 from app.render.theme import ThemeManager
 from app.replies import Replies
@@ -107,6 +108,7 @@ class App(QObject):
             self.intents, self.sessions, self.chats, self.status, self.tasks, self
         )
         self.meter = LoadMeter(self.bridge, self.status, self)
+        self.notices = Notices(self.bridge, self.status, self)
 
     def _make_client(self) -> Client:
         return EngineClient(self._config())
@@ -122,6 +124,7 @@ class App(QObject):
         self.bridge.pool.connect(self.pool.set_snapshot)
         self.bridge.loading.connect(self.collector.on_loading)
         self.bridge.loaded.connect(self.collector.on_loaded)
+        self.bridge.load_failed.connect(self.collector.on_load_failed)
         self.bridge.unloaded.connect(self.collector.on_unloaded)
         self.bridge.loading.connect(self._clear_pool)
         self.bridge.stopped.connect(self._on_engine_stopped)

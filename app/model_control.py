@@ -17,7 +17,7 @@ from app.state.intents import Intents
 from app.state.status import AppStatus
 from app.tasks import Tasks
 from engine.errors import DownloadError, EngineStoppedError
-from engine.messages import LoadModel, ModelFailed, ModelInfo, ModelLoading
+from engine.messages import CancelLoad, LoadModel, ModelFailed, ModelInfo, ModelLoading
 from engine.places import starter, starter_path
 
 Progress = Callable[[int, int], None]
@@ -57,6 +57,7 @@ class ModelControl(QObject):
         self._fetch_cancelled: threading.Event | None = None
         self._fetched_bytes.connect(self._on_fetched_bytes)
         intents.open_model.connect(self.load)
+        intents.cancel_load.connect(self._cancel_load)
         intents.get_starter.connect(self._get_starter)
         intents.cancel_starter.connect(self.cancel_fetch)
         intents.restart_engine.connect(self._restart)
@@ -81,6 +82,15 @@ class ModelControl(QObject):
         self._status.update(phase="loading", fraction=0.0, note=name, message="")
         with suppress(EngineStoppedError):  # `_on_stopped` says why
             self._bridge.send(LoadModel(self._wanted))
+
+    @Slot()
+    def _cancel_load(self) -> None:
+        """Ask the engine to give up; `_on_load_failed` says what is left, or the model is there
+        all the same because it was in memory already."""
+        if self._status.phase == "loading":
+            self._status.update(note="Cancelling")
+            with suppress(EngineStoppedError):  # `_on_stopped` says why
+                self._bridge.send(CancelLoad())
 
     @Slot()
     def _restart(self) -> None:
@@ -108,6 +118,7 @@ class ModelControl(QObject):
 
     def _show_loaded(self, info: ModelInfo) -> None:
         self._replies.new_pool()
+        self._replies.tell_pins()
         self._status.update(phase="ready", fraction=1.0, note="", message="", model=info)
         self.opened.emit(self._wanted)
         self._replies.release_held()
@@ -117,12 +128,18 @@ class ModelControl(QObject):
         if event.path != self._wanted:
             return
         if event.is_kept and self._loaded is not None:
-            self._keep(self._loaded, event.message)
+            self._keep(self._loaded, event)
+            return
+        if event.is_cancelled:
+            self._wanted = ""
+            self._status.update(phase="none", fraction=0.0, note="", message="", model=None)
+            self._status.toast.emit(event.message, "")
+            self._replies.fail_all(f"{event.message} Open a model, then press Regenerate.")
             return
         self._status.update(phase="failed", fraction=0.0, note="", message=event.message)
         self._replies.fail_all(f"{event.message} Open another model, then press Regenerate.")
 
-    def _keep(self, info: ModelInfo, why: str) -> None:
+    def _keep(self, info: ModelInfo, event: ModelFailed) -> None:
         """Go on with the model that is still there."""
         self._wanted = info.file
         if self._status.model is info:
@@ -130,7 +147,11 @@ class ModelControl(QObject):
             self._replies.release_held()
         else:
             self._show_loaded(info)
-        self._status.error.emit(f"{why} {info.name} goes on.")
+        words = f"{event.message} {info.name} goes on."
+        if event.is_cancelled:
+            self._status.toast.emit(words, "")
+        else:
+            self._status.error.emit(words)
 
     @Slot(object)
     def _on_stopped(self, reason: str) -> None:

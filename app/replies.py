@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
 from app.bridge import EngineBridge
 from app.journal import Journal
 from app.owners import OwnerNumbers
+from app.pins import Pins
 from app.prompt import messages_for, params_for
-from app.records import ReplyRecord, ReplyState
+from app.records import ReplyState
+from app.running import Running, details_of, with_usage
 from app.state.session import Session, Sessions, Status
 from app.state.status import AppStatus
+from app.state.words import short_words, state_sentence
 from engine.errors import EngineStoppedError, TesseraError
 from engine.messages import (
+    FRONT,
+    NORMAL,
     Accepted,
     Cancel,
     Failed,
     Finished,
     FinishReason,
     PoolSnapshot,
+    PrefixFound,
     ReleaseOwner,
     RequestState,
+    SetPriority,
     StateChanged,
     Submit,
     Usage,
@@ -43,31 +50,6 @@ STATUS: dict[RequestState, Status] = {
     RequestState.RUNNING: "running",
     RequestState.PAUSED: "paused",
 }
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """One reply on its way. `request_id` is 0 until the engine has been asked."""
-
-    session: Session
-    turn_index: int
-    reply_id: str
-    request_id: int = 0
-    is_held: bool = False  # waits for a model that is being loaded or fetched
-    model: str = ""
-    unsaved: list[str] = field(default_factory=list)
-    num_saved_chars: int = 0
-    num_tokens: int = 0
-    first_s: float = 0.0
-
-    @property
-    def reply(self) -> ReplyRecord:
-        turn = self.session.record.turns[self.turn_index]
-        return next(reply for reply in turn.replies if reply.reply_id == self.reply_id)
-
-    def tokens_per_s(self) -> float:
-        seconds = time.monotonic() - self.first_s
-        return (self.num_tokens - 1) / seconds if self.num_tokens > 1 and seconds > 0 else 0.0
 
 
 class Replies(QObject):
@@ -93,13 +75,16 @@ class Replies(QObject):
         self._sessions = sessions
         self._status = status
         self._owners = OwnerNumbers()
+        self._pins = Pins(bridge, self._owners)
         self._running: dict[str, Running] = {}  # by session id
         self._by_request: dict[int, Running] = {}
         self._told: set[tuple[str, str]] = set()  # session id and note: each is said once
         self._timer = QTimer(self)
         self._timer.setInterval(SAVE_INTERVAL_MS)
         self._timer.timeout.connect(self._save_texts)
+        sessions.current_changed.connect(self._on_front)
         bridge.accepted.connect(self._on_accepted)
+        bridge.prefix.connect(self._on_prefix)
         bridge.text.connect(self._on_text)
         bridge.state.connect(self._on_state)
         bridge.finished.connect(self._on_finished)
@@ -147,11 +132,23 @@ class Replies(QObject):
             self._bridge.send(Cancel(running.request_id))  # its Finished ends the reply
 
     def forget(self, session_id: str) -> None:
-        """The chat was deleted: stop its reply, give its blocks back."""
+        """The chat was deleted: stop its reply, give its blocks back, pinned ones too."""
+        self._pins.remove(session_id)
         if self.is_busy(session_id):
             self.stop(session_id)  # `_end` gives the blocks back
         if not self.is_busy(session_id):
             self._release(session_id)
+
+    def set_pinned(self, session: Session, is_pinned: bool) -> None:
+        """Keep the chat's blocks from eviction, or no longer."""
+        if session.is_pinned == is_pinned:
+            return
+        session.is_pinned = is_pinned
+        if is_pinned:
+            self._pins.add(session.session_id, has_pool=self._status.model is not None)
+        else:
+            self._pins.remove(session.session_id)
+        session.changed.emit()
 
     def release_held(self) -> None:
         """The model is ready: ask for all that waited for it."""
@@ -170,10 +167,13 @@ class Replies(QObject):
             self._end(running, "unfinished", "")
 
     def new_pool(self) -> None:
-        """Another model, another pool: no chat holds a block."""
+        """Another model, another pool: no chat holds a block. `tell_pins` when it is there."""
         self._owners.clear()
         for session in self._sessions.all:
             self._show_blocks(session, 0)
+
+    def tell_pins(self) -> None:
+        self._pins.tell_all()
 
     # --- to the engine --------------------------------------------------------------------------
 
@@ -183,12 +183,16 @@ class Replies(QObject):
         running.model = model
         request_id = self._bridge.next_request_id()
         owner = self._owners.take(session.session_id)
+        messages = messages_for(session.record, running.turn_index)
+        running.roles = tuple(message.role for message in messages)
+        running.priority = self._priority(session.session_id)
         self._bridge.send(
             Submit(
                 request_id=request_id,
                 params=params,
-                messages=messages_for(session.record, running.turn_index),
+                messages=messages,
                 owner=owner,
+                priority=running.priority,
             )
         )
         running.request_id = request_id
@@ -196,6 +200,19 @@ class Replies(QObject):
         if session.owner != owner:
             session.owner = owner
             session.changed.emit()
+
+    def _priority(self, session_id: str) -> int:
+        return FRONT if self._sessions.is_in_front(session_id) else NORMAL
+
+    @Slot(str)
+    def _on_front(self, _: str) -> None:
+        """Another chat is in front: tell the engine of those replies for which that matters."""
+        for running in self._by_request.values():
+            priority = self._priority(running.session.session_id)
+            if priority != running.priority:
+                running.priority = priority
+                with suppress(EngineStoppedError):  # then `fail_all` is on its way
+                    self._bridge.send(SetPriority(running.request_id, priority))
 
     def _release(self, session_id: str) -> None:
         owner = self._owners.number(session_id)
@@ -235,8 +252,20 @@ class Replies(QObject):
         running = self._by_request.get(event.request_id)
         if running is None:
             return
-        running.session.set_status(STATUS[event.state], _state_words(event))
+        running.session.set_status(
+            STATUS[event.state],
+            short_words(event),
+            state_sentence(event, has_text=running.num_tokens > 0),
+            event.since_s if event.state is RequestState.PAUSED else 0.0,
+        )
         self._count()
+
+    @Slot(object)
+    def _on_prefix(self, event: PrefixFound) -> None:
+        """Keep the first: admitted again after a pause, a request finds its own blocks."""
+        running = self._by_request.get(event.request_id)
+        if running is not None and running.prefix is None:
+            running.prefix = event
 
     @Slot(object)
     def _on_finished(self, event: Finished) -> None:
@@ -250,7 +279,7 @@ class Replies(QObject):
 
     @Slot(object)
     def _on_pool(self, snapshot: PoolSnapshot) -> None:
-        self._owners.see(snapshot, frozenset(self._running))
+        self._owners.see(snapshot, self._pins.session_ids.union(self._running))
         for session in self._sessions.all:
             self._show_blocks(session, snapshot.block_tokens)
 
@@ -301,7 +330,8 @@ class Replies(QObject):
         reply = replace(
             running.reply, state=state, finish_reason=reason, error=error, model=running.model
         )
-        session.put_reply(running.turn_index, _with_usage(reply, usage))
+        session.details[running.reply_id] = details_of(running, usage)
+        session.put_reply(running.turn_index, with_usage(reply, usage))
         session.tokens_per_s = 0.0
         session.has_cached_blocks = self._owners.has_blocks(session.session_id)
         session.unread = session.session_id != self._sessions.current_id
@@ -325,32 +355,3 @@ class Replies(QObject):
         number = sum(one.session.status == "running" for one in self._running.values())
         if number != self._status.num_generating:
             self._status.update(num_generating=number)
-
-
-def _with_usage(reply: ReplyRecord, usage: Usage | None) -> ReplyRecord:
-    if usage is None:
-        return reply
-    return replace(
-        reply,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        new_tokens=usage.new_tokens,
-        ttft_ms=usage.ttft_ms,
-        tokens_per_s=usage.decode_tokens_per_s,
-        num_blocks=usage.num_blocks,
-        kv_bytes=usage.kv_bytes,
-    )
-
-
-def _state_words(event: StateChanged) -> str:
-    if event.state is RequestState.WAITING and event.place:
-        return "Next in line" if event.place == 1 else f"{_ordinal(event.place)} in line"
-    if event.state is RequestState.READING and event.total_tokens:
-        return f"Reading {event.done_tokens:,} of {event.total_tokens:,}"
-    return event.reason if event.state is RequestState.PAUSED else ""
-
-
-def _ordinal(number: int) -> str:
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
-    return f"{number}{ending}"

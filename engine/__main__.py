@@ -123,9 +123,18 @@ def _generate(args: argparse.Namespace) -> Report:
     if any(not chat[-1].content.strip() for chat in chats):
         raise ConfigError("a prompt is empty; write something in it")
     with Headless(_config(args, not args.no_prefix_cache), _model_path(args)) as engine:
-        run = engine.run(
-            [Submit(i, params, messages=chat, owner=i) for i, chat in enumerate(chats)]
-        )
+        more = args.replies - 1
+        submits = [
+            Submit(
+                i * args.replies,
+                params,
+                messages=chat,
+                owner=i,
+                siblings=tuple(range(i * args.replies + 1, i * args.replies + 1 + more)),
+            )
+            for i, chat in enumerate(chats)
+        ]
+        run = engine.run(submits)
     for outcome in run.outcomes:
         if outcome.error:
             print(f"request {outcome.request_id}: {outcome.error}", file=sys.stderr)
@@ -170,9 +179,11 @@ def _request(outcome: Outcome, num_logprobs: int | None) -> Report:
         "finish_reason": outcome.finish_reason,
         "prompt_tokens": usage.prompt_tokens if usage else 0,
         "cached_tokens": usage.cached_tokens if usage else 0,
+        "prefix_ends_at": _divergence(outcome),
         "ttft_ms": round(usage.ttft_ms, 1) if usage else 0.0,
         "decode_tokens_per_s": round(usage.decode_tokens_per_s, 1) if usage else 0.0,
         "preemptions": usage.preemptions if usage else 0,
+        "waste_ratio": round(usage.waste_ratio, 4) if usage else 0.0,
     }
     if num_logprobs is not None:
         row["logprobs"] = [
@@ -180,6 +191,19 @@ def _request(outcome: Outcome, num_logprobs: int | None) -> Report:
             for one in outcome.logprobs
         ]
     return {**row, "error": outcome.error} if outcome.error else row
+
+
+def _divergence(outcome: Outcome) -> Report | None:
+    """The first token that differs from what was cached; None where all that was cached fits."""
+    found = outcome.prefix.divergence if outcome.prefix else None
+    if found is None:
+        return None
+    return {
+        "index": found.index,
+        "token_id": found.token_id,
+        "text": found.text,
+        "message": found.message,
+    }
 
 
 def _logprob(token: TokenLogprob) -> Report:
@@ -200,6 +224,7 @@ def _pool(run: Run, info: ModelInfo) -> Report:
         "peak_waste_ratio": round(max((step.waste_ratio for step in run.steps), default=0.0), 4),
         "mean_waste_ratio": round(run.mean_waste_ratio, 4),
         "preemptions": sum(o.usage.preemptions for o in run.outcomes if o.usage),
+        "copied_blocks": run.pool.num_copies if run.pool else 0,
         "free_blocks_after": run.count(BlockState.FREE),
         "cached_blocks_after": run.count(BlockState.CACHED),
     }

@@ -28,6 +28,13 @@ def _bias(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not ID=VALUE, such as 42=-100") from None
 
 
+def _count(text: str) -> int:
+    """A number of replies."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 64")
+    return int(text)
+
+
 def command_parser(generate: Command, bench: Command, compare_slab: Command) -> Parser:
     """Arguments of the three commands; `args.command(args)` runs the one that was asked for."""
     shared = Parser(add_help=False)
@@ -121,6 +128,9 @@ def command_parser(generate: Command, bench: Command, compare_slab: Command) -> 
         "--logit-bias", type=_bias, action="append", default=[], metavar="ID=VALUE",
         help="added to the logit of a token, -100 to 100; may be given several times",
     )  # fmt: skip
+    write.add_argument(
+        "--replies", type=_count, default=1, help="replies to each prompt, which is read once (1)"
+    )
     write.add_argument("--min-tokens", type=int, default=0, help="no end before this many tokens")
     write.add_argument(
         "--stop",

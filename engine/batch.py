@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.scheduler import StepPlan
+from engine.plan import StepItem, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,12 @@ class Batch:
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
-    slots: torch.Tensor  # [T] int64: block * block_tokens + offset, where K and V of a token go
+    slots: tuple[torch.Tensor, ...]  # per layer group [T] int64: block * block_tokens + offset,
+    # where K and V of a token go
     cu_seqlens_q: torch.Tensor  # [S + 1] int32, prefix sum of new tokens
     context_lens: torch.Tensor  # [S] int32, tokens visible after the step: cached + new
-    block_tables: torch.Tensor  # [S, max_blocks] int32, rows padded with 0
+    block_tables: tuple[torch.Tensor, ...]  # per layer group [S, max_blocks] int32; 0 where a row
+    # is shorter, and where a block has left the group's window
     logit_rows: torch.Tensor  # [L] int64, rows of the token axis whose logits are wanted
     num_decodes: int
     max_context: int  # max of context_lens
@@ -41,7 +43,6 @@ def build_batch(plan: StepPlan, block_tokens: int, device: torch.device) -> Batc
     the step reaches it."""
     token_ids: list[int] = []
     positions: list[int] = []
-    slots: list[int] = []
     cu_seqlens = [0]
     context_lens: list[int] = []
     logit_rows: list[int] = []
@@ -49,30 +50,40 @@ def build_batch(plan: StepPlan, block_tokens: int, device: torch.device) -> Batc
     for sequence, num_tokens in ((item.sequence, item.num_tokens) for item in items):
         start = sequence.num_computed
         end = start + num_tokens
-        table = sequence.block_table
         token_ids += sequence.token_ids[start:end]
         positions += range(start, end)
-        slots += [
-            table[p // block_tokens] * block_tokens + p % block_tokens for p in range(start, end)
-        ]
         cu_seqlens.append(len(token_ids))
         context_lens.append(end)
         if end == sequence.num_tokens:
             logit_rows.append(len(token_ids) - 1)
-    widest = max(len(item.sequence.block_table) for item in items)
-    tables = [i.sequence.block_table + [0] * (widest - len(i.sequence.block_table)) for i in items]
 
     def tensor(values: list[int] | list[list[int]], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
+    groups = range(len(items[0].sequence.block_tables))
     return Batch(
         token_ids=tensor(token_ids, torch.int64),
         positions=tensor(positions, torch.int64),
-        slots=tensor(slots, torch.int64),
+        slots=tuple(tensor(_slots(items, g, block_tokens), torch.int64) for g in groups),
         cu_seqlens_q=tensor(cu_seqlens, torch.int32),
         context_lens=tensor(context_lens, torch.int32),
-        block_tables=tensor(tables, torch.int32),
+        block_tables=tuple(tensor(_tables(items, g), torch.int32) for g in groups),
         logit_rows=tensor(logit_rows, torch.int64),
         num_decodes=len(plan.decodes),
         max_context=max(context_lens),
     )
+
+
+def _slots(items: list[StepItem], group: int, block_tokens: int) -> list[int]:
+    slots: list[int] = []
+    for item in items:
+        table, start = item.sequence.block_tables[group], item.sequence.num_computed
+        places = range(start, start + item.num_tokens)
+        slots += [table[p // block_tokens] * block_tokens + p % block_tokens for p in places]
+    return slots
+
+
+def _tables(items: list[StepItem], group: int) -> list[list[int]]:
+    tables = [item.sequence.block_tables[group] for item in items]
+    widest = max(map(len, tables))
+    return [[max(block, 0) for block in table] + [0] * (widest - len(table)) for table in tables]

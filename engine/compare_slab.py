@@ -20,7 +20,7 @@ from engine.batch import build_batch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.messages import ModelInfo
-from engine.scheduler import StepPlan
+from engine.plan import StepPlan
 from engine.serving import Serving, open_model
 from engine.slab import (
     MEAN_NEW,
@@ -171,7 +171,7 @@ class _Clock:
     def _write_noise(self, plan: StepPlan) -> None:
         """Pages that were never written are all one page of zeros, which a processor reads too
         fast. What K and V hold does not change how long a step takes."""
-        blocks = {block for item in plan.items for block in item.sequence.block_table}
+        blocks = {block for item in plan.items for block in item.sequence.held_blocks()}
         new = sorted(blocks - self._written)
         self._written |= blocks
         for tensor in (*self._serving.cache.k, *self._serving.cache.v):

@@ -7,24 +7,17 @@ through `handle`; everything it has to say is collected and handed over by `flus
 from __future__ import annotations
 
 import logging
-import secrets
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from engine.batch import build_batch
 from engine.config import EngineConfig
 from engine.device import num_threads
-from engine.errors import (
-    EmptyPromptError,
-    RequestError,
-    SamplingError,
-    TemplateError,
-    TesseraError,
-)
+from engine.errors import RequestError, SamplingError
+from engine.intake import Intake, Tokenised, fork
+from engine.loading import Loader
 from engine.messages import (
     Accepted,
     Cancel,
@@ -33,45 +26,31 @@ from engine.messages import (
     Failed,
     Finished,
     FinishReason,
+    Fork,
     LoadModel,
-    Logprobs,
     ModelFailed,
     ModelLoaded,
-    ModelLoading,
     ModelUnloaded,
+    Notice,
+    Pin,
     ReleaseOwner,
+    SetPriority,
     StepEvents,
     StepStats,
     Submit,
     TextDelta,
     UnloadModel,
+    Unpin,
     Usage,
 )
 from engine.reply import Reply
-from engine.sampling import SampleRow, check_bias, sample, top_logprobs
-from engine.scheduler import StepItem, StepPlan
 from engine.sequence import Sequence
-from engine.serving import Serving, check_model, open_model
-from engine.template_worker import PLAIN_STOP, RenderResult, TemplateWorker
+from engine.serving import Serving
+from engine.stepper import Sampled, Stepper
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenised:
-    """Internal command: a prompt became tokens (or an error), on the template worker's thread."""
-
-    submit: Submit
-    token_ids: tuple[int, ...]
-    error: str = ""
-    notes: tuple[str, ...] = ()  # what was changed to make a strict template accept the messages
-    stop: tuple[str, ...] = ()  # stop strings that the prompt's form adds
-
-
-class LoadingStopped(Exception):
-    """Raised out of a load when the engine is asked to end."""
 
 
 class Engine:
@@ -81,6 +60,7 @@ class Engine:
         post: puts a `Tokenised` into this engine's inbox; may be called from another thread.
         publish: receives what `flush` hands over.
         ending: True once the engine shall end; a load under way gives up.
+        load_cancelled: True while the load under way is cancelled.
     """
 
     def __init__(
@@ -89,16 +69,16 @@ class Engine:
         post: Callable[[Tokenised], None],
         publish: Callable[[StepEvents], None],
         ending: Callable[[], bool] = lambda: False,
+        load_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
-        self._post = post
+        self._intake = Intake(config, post)
         self._publish = publish
-        self._ending = ending
+        self._loader = Loader(config, self._say_now, ending, load_cancelled)
         self._serving: Serving | None = None
+        self._stepper: Stepper | None = None
         self._replies: dict[int, Reply] = {}
-        self._rendering: dict[int, tuple[Submit, float]] = {}
-        self._worker = TemplateWorker()
-        self._worker_started = False
+        self._pinned_messages: dict[int, int | None] = {}  # owner -> from the start, None = all
         self._events: list[Event] = []
         self._stats: StepStats | None = None
         self._sent_version = -1
@@ -110,7 +90,7 @@ class Engine:
         return self._serving is None or self._serving.scheduler.is_idle
 
     def close(self) -> None:
-        self._worker.close()
+        self._intake.close()
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -125,130 +105,124 @@ class Engine:
                 self._submit(command)
             case Tokenised():
                 self._enqueue(command)
+            case Fork():
+                self._fork(command)
             case Cancel(request_id):
                 self._cancel(request_id)
-            case ReleaseOwner(owner):
+            case SetPriority() | Pin() | Unpin() | ReleaseOwner():
                 if self._serving:
-                    self._serving.pool.drop_cached(owner)
+                    self._tend(command, self._serving)
+
+    def _tend(self, command: SetPriority | Pin | Unpin | ReleaseOwner, serving: Serving) -> None:
+        """Commands that change what becomes of blocks, and nobody's reply."""
+        scheduler = serving.scheduler
+        match command:
+            case SetPriority(request_id, priority):
+                if reply := self._replies.get(request_id):
+                    scheduler.set_priority(reply.sequence, priority)
+            case Pin(owner, num_messages):
+                self._pinned_messages[owner] = num_messages
+                scheduler.pin(owner, 0 if num_messages is not None else None)
+            case Unpin(owner):
+                self._pinned_messages.pop(owner, None)
+                scheduler.unpin(owner)
+            case ReleaseOwner(owner):
+                self._pinned_messages.pop(owner, None)
+                scheduler.unpin(owner)
+                serving.pool.drop_cached(owner)
 
     def _load(self, path: Path) -> None:
-        if self._serving is not None and (problem := self._problem(path)):
-            self._events.append(ModelFailed(str(path), problem, is_kept=True))
+        if self._serving is not None and (refused := self._loader.refusal(path)):
+            self._events.append(refused)
             return
         self._unload(
             "The model was changed while this reply was being written; ask again to have it from "
             "the new one."
         )
-
-        def progress(fraction: float, note: str) -> None:
-            if self._ending():
-                raise LoadingStopped
-            self._events.append(ModelLoading(str(path), fraction, note))
-            self.flush()
-
-        try:
-            progress(0.0, "Opening the file")
-            serving = open_model(path, self._config, progress)
-        except LoadingStopped:
+        loaded = self._loader.load(path)
+        if isinstance(loaded, ModelFailed):
+            self._events.append(loaded)
+        if not isinstance(loaded, Serving):
             return
-        except Exception as error:  # a stranger's file: whatever it provokes ends this load only
-            self._events.append(ModelFailed(str(path), _load_sentence(path, error)))
-            return
-        self._serving = serving
-        if not self._worker_started:
-            self._worker.start()
-            self._worker_started = True
-        self._events.append(ModelLoaded(serving.info))
+        self._serving = loaded
+        self._stepper = Stepper(loaded)
+        self._intake.start_worker()
+        self._events.append(ModelLoaded(loaded.info))
 
-    def _problem(self, path: Path) -> str:
-        """Why a model cannot be loaded: asked before the present one is given up for it."""
-        try:
-            check_model(path, self._config)
-        except Exception as error:  # as in `_load`
-            return _load_sentence(path, error)
-        return ""
+    def _say_now(self, event: Event) -> None:
+        self._events.append(event)
+        self.flush()
 
     def _unload(self, reason: str) -> None:
-        for request_id in [*self._rendering, *self._replies]:
+        for request_id in [*self._intake.request_ids, *self._replies]:
             self._fail(request_id, reason)
-        self._serving = None
+        self._serving = self._stepper = None
+        self._pinned_messages.clear()
         self._sent_version = -1
 
+    # --- new requests -----------------------------------------------------------------------------
+
     def _submit(self, submit: Submit) -> None:
-        """Turn the messages into tokens; with a template that happens on the worker."""
-        if submit.request_id in self._rendering or submit.request_id in self._replies:
-            raise AssertionError(f"request_id {submit.request_id} is in use")
+        for request_id in (submit.request_id, *submit.siblings):
+            if request_id in self._intake or request_id in self._replies:
+                raise AssertionError(f"request_id {request_id} is in use")
         if self._serving is None:
-            self._events.append(Failed(submit.request_id, "No model is loaded; open one first."))
+            sentence = "No model is loaded; open one first."
+            for request_id in (submit.request_id, *submit.siblings):
+                self._events.append(Failed(request_id, sentence))
             return
-        self._rendering[submit.request_id] = (submit, time.monotonic())
-        text = self._serving.text
-        if submit.prompt is not None:
-            self._enqueue(Tokenised(submit, tuple(text.encode_raw(submit.prompt))))
-            return
-
-        def done(_: int, result: RenderResult) -> None:
-            # On the worker's reader thread: a pasted megabyte is tokenised beside the steps.
-            if result.error:
-                self._post(Tokenised(submit, (), result.error))
-            else:
-                token_ids = tuple(text.encode_rendered(result.text, result.guard))
-                stop = () if text.template else PLAIN_STOP
-                self._post(Tokenised(submit, token_ids, notes=result.repaired, stop=stop))
-
-        self._worker.render(
-            submit.request_id,
-            text.template,
-            submit.messages,
-            text.variables,
-            done,
-            special=tuple(text.special_tokens),
-        )
+        self._intake.add(submit, self._serving.text)
 
     def _enqueue(self, ready: Tokenised) -> None:
+        """Put the replies to a prompt in line, unless they were cancelled on the way."""
+        if self._serving is None:
+            return  # the model went away, and its requests have been told
         submit = ready.submit
-        waiting = self._rendering.pop(submit.request_id, None)
-        if waiting is None or self._serving is None:
-            return  # cancelled, or the model went away, while the template was rendered
         try:
-            self._accept(ready, self._serving, waiting[1])
+            replies = self._intake.take(ready, self._serving)
         except RequestError as error:
-            self._events.append(Failed(submit.request_id, str(error)))
+            for request_id in (submit.request_id, *submit.siblings):
+                if self._intake.drop(request_id):
+                    self._events.append(Failed(request_id, str(error)))
+            return
+        if replies and submit.owner in self._pinned_messages:
+            self._pin_messages(ready, self._serving)
+        for reply in replies:
+            self._line_up(reply)
 
-    def _accept(self, ready: Tokenised, serving: Serving, submitted_s: float) -> None:
-        submit = ready.submit
-        if ready.error:
-            raise TemplateError(ready.error)
-        if not ready.token_ids:
-            raise EmptyPromptError("The prompt is empty; write something first")
-        if max(ready.token_ids) >= serving.model.vocab_size:  # there are folders like that
-            raise RequestError(
-                "The prompt holds a token that this model's weights do not know; leave special "
-                "tokens out, or choose another copy of the model"
-            )
-        check_bias(submit.params, serving.model.vocab_size)
-        num_prompt = len(ready.token_ids)
-        limit = serving.check_length(num_prompt, submit.params)
-        params = submit.params
-        sequence = Sequence(
-            request_id=submit.request_id,
-            token_ids=list(ready.token_ids),
-            num_prompt=num_prompt,
-            limit_tokens=limit,
-            params=params,
-            owner=submit.owner,
-            seed=secrets.randbits(63) if params.seed is None else params.seed,
-            use_prefix_cache=self._config.prefix_cache and submit.use_prefix_cache,
+    def _fork(self, command: Fork) -> None:
+        parent, serving = self._replies.get(command.parent_id), self._serving
+        if parent is None or serving is None:
+            sentence = "The reply to branch from has ended; ask again from its messages."
+            self._events.append(Failed(command.request_id, sentence))
+            return
+        try:
+            self._line_up(fork(command, parent.sequence, serving))
+        except RequestError as error:
+            self._events.append(Failed(command.request_id, str(error)))
+
+    def _line_up(self, reply: Reply) -> None:
+        assert self._serving is not None
+        sequence = reply.sequence
+        self._replies[reply.request_id] = reply
+        self._serving.scheduler.add(sequence)
+        self._events.append(
+            Accepted(reply.request_id, sequence.num_prompt, sequence.limit_tokens, reply.notes)
         )
-        reply = Reply(sequence, serving.text.stream((*params.stop, *ready.stop)), submitted_s)
-        self._replies[submit.request_id] = reply
-        serving.scheduler.add(sequence)
-        self._events.append(Accepted(submit.request_id, num_prompt, limit, ready.notes))
         self._say_states()
+
+    def _pin_messages(self, ready: Tokenised, serving: Serving) -> None:
+        """From this request on, what is pinned for its owner is as long as these messages are."""
+        number = self._pinned_messages[ready.submit.owner]
+        starts = ready.message_starts
+        if number is None or number >= len(starts):
+            serving.scheduler.pin(ready.submit.owner, None)
+        else:
+            serving.scheduler.pin(ready.submit.owner, max(0, starts[number]))
 
     def _cancel(self, request_id: int) -> None:
         """The one way out for stop, closed tabs and clients that left, in every phase."""
-        if self._rendering.pop(request_id, None):
+        if self._intake.drop(request_id):
             usage = Usage(0, 0, 0, 0.0, 0.0, 0, 0, 0)
             self._events.append(Finished(request_id, "cancelled", usage))
         elif request_id in self._replies:
@@ -258,38 +232,37 @@ class Engine:
 
     def step(self) -> None:
         """One forward pass over whatever the scheduler chose."""
-        serving = self._serving
-        assert serving is not None
-        start_s = time.monotonic()
-        plan = serving.scheduler.plan()
-        if not plan.items:
-            self._say_states()
-            return
-        batch = build_batch(plan, serving.pool.block_tokens, serving.device)
-        with torch.inference_mode():
-            logits = serving.model.forward(batch, serving.cache)
-        ready = [
-            i for i in plan.items if i.sequence.num_computed + i.num_tokens == i.sequence.num_tokens
-        ]
-        rows = [_row(item.sequence, serving.text.eos_ids) for item in ready]
-        tokens = sample(logits, rows) if ready else []
-        logprobs = top_logprobs(logits, rows, tokens, serving.text.bytes_of)
-        serving.scheduler.commit(plan)
-        self._stats = self._measure(plan, start_s, serving)
-        for item, token, said in zip(ready, tokens, logprobs, strict=True):
-            self._advance(item, token, said)
+        assert self._stepper is not None
+        result = self._stepper.run()
+        for sequence in result.admitted:
+            self._say_prefix(sequence)
+        self._stats = result.stats or self._stats
+        for sampled in result.sampled:
+            self._advance(sampled)
+        if result.notice:
+            self._events.append(Notice(result.notice))
+        if result.hopeless is not None:
+            sentence = (
+                "There is not enough memory to go on with this reply; close other programs, or "
+                "take a smaller model."
+            )
+            self._fail(result.hopeless.request_id, sentence)
         self._say_states()
 
-    def _advance(
-        self, item: StepItem, token: int | SamplingError, logprobs: tuple[Logprobs, ...]
-    ) -> None:
-        reply = self._replies[item.sequence.request_id]
+    def _advance(self, sampled: Sampled) -> None:
+        assert self._serving is not None
+        reply, token = self._replies[sampled.sequence.request_id], sampled.token
         if isinstance(token, SamplingError):
             self._fail(reply.request_id, str(token))
             return
-        assert self._serving is not None
-        text, reason = reply.take(token, time.monotonic(), self._serving.text.eos_ids)
-        self._events.append(TextDelta(reply.request_id, text, (token,), logprobs))
+        try:
+            text, reason = reply.take(token, time.monotonic(), self._serving.text.eos_ids)
+        except Exception as error:  # of this reply's text: the others go on
+            log.exception("request %d", reply.request_id)
+            sentence = f"The reply's text could not be made ({type(error).__name__}: {error})."
+            self._fail(reply.request_id, sentence)
+            return
+        self._events.append(TextDelta(reply.request_id, text, (token,), sampled.logprobs))
         if reason:
             self._finish(reply, reason)
 
@@ -300,7 +273,7 @@ class Engine:
         self._events.append(Finished(reply.request_id, reason, usage))
 
     def _fail(self, request_id: int, message: str) -> None:
-        self._rendering.pop(request_id, None)
+        self._intake.drop(request_id)
         reply = self._replies.get(request_id)
         usage = self._end(reply) if reply else None
         self._events.append(Failed(request_id, message, usage))
@@ -328,21 +301,15 @@ class Engine:
                 reply.last_state = state
                 self._events.append(state)
 
-    def _measure(self, plan: StepPlan, start_s: float, serving: Serving) -> StepStats:
-        written, held = serving.scheduler.slots()
-        now_s = time.monotonic()
-        return StepStats(
-            num_prefill_tokens=sum(item.num_tokens for item in plan.prompts),
-            num_decode_tokens=len(plan.decodes),
-            step_ms=(now_s - start_s) * 1000,
-            num_running=len(serving.scheduler.running),
-            num_waiting=len(serving.scheduler.waiting),
-            waste_ratio=1 - written / held if held else 0.0,
-            time_s=now_s,
-            written_slots=written,
-            held_slots=held,
-            num_used_blocks=serving.pool.num_used,
-        )
+    def _say_prefix(self, sequence: Sequence) -> None:
+        """Once for each request, when it is first admitted."""
+        reply = self._replies[sequence.request_id]
+        if reply.has_said_prefix:
+            return
+        reply.has_said_prefix = True
+        assert self._serving is not None
+        found = reply.prefix(self._serving.text.bytes_of)
+        self._events.append(found)
 
     def flush(self) -> None:
         """Hand over what was said since the last call, and a picture of the pool when it changed
@@ -364,26 +331,5 @@ class Engine:
     def _check_idle(self) -> None:
         """Nothing runs: every block must be FREE or CACHED again."""
         if self._serving:
-            pool = self._serving.pool
-            assert pool.num_available == pool.num_blocks, pool.counts()
+            self._serving.pool.check_idle()
             assert not self._replies
-
-
-def _load_sentence(path: Path, error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return f"There is not enough memory for {path.name}; take a smaller model."
-    if isinstance(error, TesseraError | OSError):
-        return str(error)
-    log.error("loading %s", path, exc_info=error)
-    return f"{path.name} cannot be loaded ({type(error).__name__}: {error})."
-
-
-def _row(sequence: Sequence, end_ids: Collection[int]) -> SampleRow:
-    return SampleRow(
-        params=sequence.params,
-        seed=sequence.seed,
-        position=sequence.num_tokens,
-        token_ids=sequence.token_ids,
-        num_prompt=sequence.num_prompt,
-        end_ids=end_ids,
-    )

@@ -24,6 +24,7 @@ from engine.messages import (
     ModelInfo,
     ModelLoaded,
     PoolSnapshot,
+    PrefixFound,
     Shutdown,
     StepEvents,
     StepStats,
@@ -42,6 +43,7 @@ class Outcome:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)  # one per token id, if asked for
     finish_reason: str = ""
+    prefix: PrefixFound | None = None
     usage: Usage | None = None
     error: str = ""
 
@@ -121,7 +123,8 @@ class Headless:
 
     def run(self, submits: Items[Submit]) -> Run:
         """Submit all at once and wait until every request has ended."""
-        outcomes = {s.request_id: Outcome(s.request_id) for s in submits}
+        ids = (i for s in submits for i in (s.request_id, *s.siblings))
+        outcomes = {request_id: Outcome(request_id) for request_id in ids}
         steps: list[StepStats] = []
         start_s = last_s = time.perf_counter()
         for submit in submits:
@@ -146,6 +149,8 @@ def _take(outcome: Outcome, event: object) -> bool:
             outcome.text += text
             outcome.token_ids += token_ids
             outcome.logprobs += logprobs
+        case PrefixFound():
+            outcome.prefix = event
         case Finished(reason=reason, usage=usage):
             outcome.finish_reason, outcome.usage = reason, usage
             return True

@@ -9,7 +9,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.errors import SamplingError, shown
+from engine.params import MOST_LOGPROBS as MOST_LOGPROBS
+from engine.params import SamplingParams as SamplingParams
 
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -42,87 +43,6 @@ class ChatMessage:
     content: str
 
 
-MOST_LOGPROBS = 20  # alternatives per token
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen. Checked on construction. The defaults choose greedily.
-
-    The logits are changed in this order: logit_bias, repetition, frequency and presence penalty,
-    min_tokens; what is left goes through temperature, top_k, top_p and min_p.
-
-    Raises:
-        SamplingError: a value is out of range or of the wrong type.
-    """
-
-    temperature: float = 0.0  # below 1e-5 means greedy
-    top_k: int = 0  # 0 = off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None  # None = the engine draws one
-    max_tokens: int | None = None  # None = until the context ends
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    repetition_penalty: float = 1.0  # over prompt and output: logits > 0 divided, others times it
-    presence_penalty: float = 0.0  # subtracted once from every token of the output
-    frequency_penalty: float = 0.0  # subtracted once per time that a token is in the output
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
-    min_tokens: int = 0  # no end token and no end of a stop string among this many first tokens
-    logprobs: int | None = None  # alternatives to report per token, 0 = only the chosen one
-
-    def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0, 100.0)
-        _check("top_p", self.top_p, 0.0, 1.0)
-        _check("min_p", self.min_p, 0.0, 1.0)
-        _check_int("top_k", self.top_k, 0, 2**31 - 1)
-        if self.seed is not None:
-            _check_int("seed", self.seed, 0, 2**63 - 1)
-        if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
-        _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        # Not more than max_tokens, or the two would ask for opposite things.
-        _check_int("min_tokens", self.min_tokens, 0, self.max_tokens or 2**31 - 1)
-        if self.logprobs is not None:
-            _check_int("logprobs", self.logprobs, 0, MOST_LOGPROBS)
-        if not isinstance(self.ignore_eos, bool):
-            raise SamplingError(
-                f"ignore_eos is {shown(self.ignore_eos)}, allowed are true and false"
-            )
-        _check_stop(self.stop)
-        _check_bias(self.logit_bias)
-
-
-def _check(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise SamplingError(f"{name} is {shown(value)}, allowed {low:g} to {high:g}")
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise SamplingError(f"{name} is {shown(value)}, allowed are whole numbers {low} to {high}")
-
-
-def _check_stop(stop: object) -> None:
-    # One text alone would pass for a tuple of its letters.
-    if not isinstance(stop, tuple) or not all(isinstance(text, str) and text for text in stop):
-        raise SamplingError("stop strings must be a tuple of texts that are not empty")
-
-
-def _check_bias(pairs: object) -> None:
-    if not isinstance(pairs, tuple) or not all(
-        isinstance(pair, tuple) and len(pair) == 2 for pair in pairs
-    ):
-        raise SamplingError("logit_bias must be a tuple of pairs of token id and number")
-    for token_id, bias in pairs:
-        _check_int("a token id in logit_bias", token_id, 0, 2**31 - 1)
-        _check(f"logit_bias of token {token_id}", bias, -100.0, 100.0)
-    if len({token_id for token_id, _ in pairs}) < len(pairs):
-        raise SamplingError("logit_bias names a token twice; give one number for each")
-
-
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """The natural logarithm of a token's probability in the model's own distribution, before
@@ -153,6 +73,7 @@ class Usage:
     preemptions: int
     num_blocks: int  # held when it ended, shared ones included
     kv_bytes: int  # num_blocks * block_bytes
+    waste_ratio: float = 0.0  # 1 - slots with a token / slots held, summed over its steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +116,9 @@ class PoolSnapshot:
     unfilled: bytes  # slots of the block that hold no token yet, 0 = full
     num_saved_by_sharing: int  # sum over SHARED blocks of (owners - 1)
     time_s: float  # time.monotonic()
+    groups: bytes = b""  # layer group of the block; empty where there is only one
+    num_copies: int = 0  # shared blocks copied before a write, since the model was loaded
+    num_pinned: int = 0  # blocks kept from eviction
 
 
 NO_OWNER = 0xFFFF
@@ -216,6 +140,10 @@ class StepStats:
     num_used_blocks: int = 0  # ACTIVE and SHARED
 
 
+# Priorities of requests: the smaller goes first, whoever came first among equals.
+FRONT, NORMAL, BACKGROUND = 0, 1, 2
+
+
 # --- commands (down) --------------------------------------------------------------------------
 
 
@@ -224,6 +152,12 @@ class LoadModel:
     """Load `path` (a .gguf file or a folder with safetensors) in place of the present model."""
 
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelLoad:
+    """Give up the load under way, and those that wait. Its end is a ModelFailed, or a ModelLoaded
+    where it was in memory already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +176,44 @@ class Submit:
     prompt: str | None = None
     owner: int = 0  # 0 to 65534, colours the blocks
     use_prefix_cache: bool = True
+    priority: int = NORMAL
+    siblings: tuple[int, ...] = ()  # further request ids: one more reply each to the same prompt,
+    # which is read once; a given seed grows by one from reply to reply
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A second reply goes its own way from what a live one has written so far. They share the
+    blocks of all they have in common."""
+
+    request_id: int
+    parent_id: int
+    params: SamplingParams = field(default_factory=SamplingParams)
+    owner: int = 0
+    priority: int = NORMAL
+
+
+@dataclass(frozen=True, slots=True)
+class SetPriority:
+    """The request's tab came to the front, or left it."""
+
+    request_id: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep what the owner's newest request leaves in the pool, of the first `num_messages`
+    messages or of all, from eviction until Unpin. It gives way where nobody could go on
+    otherwise. For messages it takes effect with the owner's next request."""
+
+    owner: int
+    num_messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    owner: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +235,19 @@ class Shutdown:
     pass
 
 
-Command = LoadModel | UnloadModel | Submit | Cancel | ReleaseOwner | Shutdown
+Command = (
+    LoadModel
+    | CancelLoad
+    | UnloadModel
+    | Submit
+    | Fork
+    | SetPriority
+    | Cancel
+    | Pin
+    | Unpin
+    | ReleaseOwner
+    | Shutdown
+)
 
 
 # --- events (up) ------------------------------------------------------------------------------
@@ -289,6 +273,7 @@ class ModelFailed:
     path: str
     message: str  # one sentence
     is_kept: bool = False
+    is_cancelled: bool = False  # asked for with CancelLoad: nothing is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +299,28 @@ class StateChanged:
     done_tokens: int = 0  # READING: prompt tokens read (cached ones count)
     total_tokens: int = 0
     reason: str = ""  # PAUSED: why
+    since_s: float = 0.0  # PAUSED: time.monotonic() when it was
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token of a prompt that differs from what is cached."""
+
+    index: int  # in the prompt, from 0
+    token_id: int
+    text: str  # what the token stands for
+    message: int | None = None  # which of the messages it lies in, from 0; None: in none of them
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixFound:
+    """The request was admitted: how much of its prompt need not be computed, and why not more.
+    Without a `divergence` all that was cached fits, or the rest is not cached any more."""
+
+    request_id: int
+    matched_tokens: int
+    prompt_tokens: int
+    divergence: Divergence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +351,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people should know though no request failed."""
+
+    message: str  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStopped:
     """Last event of an engine thread. `reason` is empty after a Shutdown, else a sentence."""
 
@@ -357,9 +371,11 @@ Event = (
     | ModelUnloaded
     | Accepted
     | StateChanged
+    | PrefixFound
     | TextDelta
     | Finished
     | Failed
+    | Notice
     | EngineStopped
 )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 
-from engine.errors import UnsupportedModelError
+from engine.errors import UnsupportedModelError, shown
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -48,6 +48,7 @@ class Rule:
     single_digits: bool = False  # every digit alone, before anything else
     whole_words_first: bool = False  # a word that is a token is taken without merging
     adds_bos: bool = False  # unless the file says otherwise
+    composes: bool = False  # letters and their marks become one sign before all else (NFC)
 
     def build(self) -> PreTokenizer:
         if self.pattern:
@@ -75,6 +76,7 @@ _KINDS: dict[str, Rule] = {
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3
     ),
+    "command-r": Rule(single_digits=True, composes=True),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _WORDS_OF_3_DIGITS),
     **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan", "megrez"), _QWEN2),
     "qwen35": Rule(_QWEN35),
@@ -91,7 +93,7 @@ def rule_of(kind: str) -> Rule:
     """
     if kind not in _KINDS:
         raise UnsupportedModelError(
-            f"This model cuts text by the rule {kind!r}, which Tessera does not know yet. "
+            f"This model cuts text by the rule {shown(kind)}, which Tessera does not know yet. "
             "Choose another file or model."
         )
     return _KINDS[kind]

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from engine.messages import FinishReason, RequestState, StateChanged, Usage
+from engine.messages import (
+    Divergence,
+    FinishReason,
+    PrefixFound,
+    RequestState,
+    StateChanged,
+    Usage,
+)
 from engine.sequence import Phase, Sequence
 from engine.token_stream import TokenStream
 
@@ -17,9 +25,13 @@ class Reply:
     sequence: Sequence
     stream: TokenStream
     submitted_s: float
+    message_starts: tuple[int, ...] = ()  # in the prompt's tokens, -1 = the template dropped it
+    notes: tuple[str, ...] = ()  # what was changed for a strict chat template
     first_token_s: float = 0.0
     last_token_s: float = 0.0
     last_state: StateChanged | None = field(default=None)
+    has_said_prefix: bool = False
+    paused_s: float = 0.0
 
     @property
     def request_id(self) -> int:
@@ -52,8 +64,15 @@ class Reply:
         """What the request is doing, for people. `place` in line counts from 1, 0 = not in line."""
         sequence = self.sequence
         if sequence.phase is Phase.PAUSED:
-            reason = "The pool is full; chats that came first finish first."
-            return StateChanged(self.request_id, RequestState.PAUSED, place=place, reason=reason)
+            self.paused_s = self.paused_s or time.monotonic()
+            return StateChanged(
+                self.request_id,
+                RequestState.PAUSED,
+                place=place,
+                reason="The pool is full; chats that came first finish first.",
+                since_s=self.paused_s,
+            )
+        self.paused_s = 0.0
         if sequence.phase is Phase.WAITING:
             return StateChanged(self.request_id, RequestState.WAITING, place=place)
         if sequence.num_pending > 1 or sequence.num_new == 0:
@@ -65,10 +84,26 @@ class Reply:
             )
         return StateChanged(self.request_id, RequestState.RUNNING)
 
+    def prefix(self, bytes_of: Callable[[int], bytes]) -> PrefixFound:
+        """What the prefix cache had of the prompt, and where it stopped."""
+        sequence = self.sequence
+        index = sequence.diverged_at
+        divergence = None
+        if index is not None and index < sequence.num_prompt:
+            token_id = sequence.token_ids[index]
+            text = bytes_of(token_id).decode(errors="replace")
+            divergence = Divergence(index, token_id, text, self._message_at(index))
+        return PrefixFound(self.request_id, sequence.num_cached, sequence.num_prompt, divergence)
+
+    def _message_at(self, index: int) -> int | None:
+        """The message that a token of the prompt lies in, or behind whose text it stands."""
+        before = [n for n, start in enumerate(self.message_starts) if 0 <= start <= index]
+        return before[-1] if before else None
+
     def usage(self, block_bytes: int) -> Usage:
         sequence = self.sequence
         seconds = self.last_token_s - self.first_token_s
-        num_blocks = len(sequence.block_table) or sequence.peak_blocks
+        num_blocks = sequence.num_held or sequence.peak_blocks
         return Usage(
             prompt_tokens=sequence.num_prompt,
             cached_tokens=sequence.num_cached,
@@ -78,4 +113,5 @@ class Reply:
             preemptions=sequence.num_preemptions,
             num_blocks=num_blocks,
             kv_bytes=num_blocks * block_bytes,
+            waste_ratio=1 - sequence.sum_written / sequence.sum_held if sequence.sum_held else 0.0,
         )

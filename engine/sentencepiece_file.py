@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.errors import BadFileError, UnsupportedModelError
+from engine.errors import BadFileError, UnsupportedModelError, shown
 from engine.vocabulary import (
     Piece,
     PieceType,
@@ -36,7 +36,8 @@ def read(path: Path) -> Vocabulary:
         return _vocabulary(path.read_bytes(), path)
     except (ValueError, struct.error, OSError) as error:
         raise BadFileError(
-            f"{path.name} is no readable SentencePiece vocabulary ({error}). Download it again."
+            f"{path.name} is no readable SentencePiece vocabulary ({shown(str(error), 160)}). "
+            "Download it again."
         ) from error
 
 
@@ -62,8 +63,8 @@ def _vocabulary(data: bytes, path: Path) -> Vocabulary:
         vocabulary = sentencepiece_unigram(pieces, prefix=prefix, has_bytes=has_bytes)
     else:
         raise UnsupportedModelError(
-            f"{path.name} is a SentencePiece vocabulary of kind {kind!r}; "
-            "Tessera can run BPE and unigram."
+            f"{path.name} is a SentencePiece vocabulary of kind {shown(kind)}, and Tessera can run "
+            "BPE and unigram. Choose another model."
         )
     charsmap = rules.get(2, b"")
     if not isinstance(charsmap, bytes):

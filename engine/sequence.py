@@ -1,12 +1,15 @@
-"""Sequence: a request's tokens, its block table and how far its K and V are computed."""
+"""Sequence: a request's tokens, its block tables and how far its K and V are computed."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from engine.blocks import Digest, chain_digest
 from engine.messages import SamplingParams
+from engine.prefix import Digest, chain_digest
+
+GONE = -1  # stands in a block table where a block has left its group's window
 
 
 class Phase(enum.Enum):
@@ -28,13 +31,23 @@ class Sequence:
     owner: int = 0
     seed: int = 0
     use_prefix_cache: bool = True
+    priority: int = 1  # the smaller goes first
+    parent: Sequence | None = None  # to fork from, as far as `fork_tokens`
+    fork_tokens: int = 0
     phase: Phase = Phase.WAITING
-    block_table: list[int] = field(default_factory=list)
+    arrival: int = 0  # place in the order of submission, set by the scheduler
+    num_turns: int = 0  # how often it made room for an equal that waited
+    start_tokens: int = 0  # num_tokens when it was last admitted
+    block_tables: list[list[int]] = field(default_factory=list)  # per layer group; [] = holds none
+    num_gone: list[int] = field(default_factory=list)  # per layer group: how many are GONE
     num_computed: int = 0  # tokens whose K and V are in the pool
     digests: list[Digest] = field(default_factory=list)  # of the full blocks of token_ids
-    num_cached: int = 0  # prompt tokens taken from the prefix cache at first admission
+    num_cached: int = 0  # prompt tokens that were not computed at first admission
+    diverged_at: int | None = None  # first prompt token that what is cached does not go on with
     num_preemptions: int = 0
     peak_blocks: int = 0
+    sum_written: float = 0.0  # over the steps: slots with a token, of those held
+    sum_held: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -48,6 +61,24 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens that have no K and V yet; 1 while decoding."""
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Who goes first: the smaller priority, then who had fewer turns, then who came first."""
+        return self.priority, self.num_turns, self.arrival
+
+    @property
+    def num_logical(self) -> int:
+        """Blocks of one table, the GONE ones included; the same in every group."""
+        return len(self.block_tables[0]) if self.block_tables else 0
+
+    @property
+    def num_held(self) -> int:
+        return sum(map(len, self.block_tables)) - sum(self.num_gone)
+
+    def held_blocks(self) -> Iterator[int]:
+        for table, gone in zip(self.block_tables, self.num_gone, strict=True):
+            yield from table[gone:]
 
     def digests_up_to(self, num_blocks: int, block_tokens: int, root: Digest) -> list[Digest]:
         """Digests of the first `num_blocks` full blocks, computed once and kept."""

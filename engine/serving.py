@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.blocks import BlockPool, root_digest
+from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.device import choose_device, device_name, num_threads
-from engine.errors import PromptTooLongError
+from engine.errors import ConfigError, PromptTooLongError
 from engine.kv_cache import KVCache, choose_num_blocks
 from engine.messages import ModelInfo, SamplingParams
+from engine.prefix import root_digest
 from engine.scheduler import Scheduler
 from engine.text import Text
 
@@ -73,18 +74,20 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
     text = _text(model.tokenizer_source)
     progress(0.97, "Carving the pool")
     kv = model.kv
-    block_bytes = kv.bytes_per_token * config.block_tokens
-    num_blocks = choose_num_blocks(config, block_bytes, device)
-    pool = BlockPool(num_blocks, config.block_tokens, block_bytes)
-    cache = KVCache(
-        kv.num_layers, num_blocks, config.block_tokens, kv.num_kv_heads, kv.head_dim,
-        kv.kv_dtype, device,
-    )  # fmt: skip
+    block_bytes = kv.bytes_per_slot * config.block_tokens
+    num_blocks = choose_num_blocks(config, block_bytes, device, len(kv.groups))
+    pool = BlockPool(num_blocks, config.block_tokens, block_bytes, kv.groups)
+    cache = KVCache(kv, num_blocks, config.block_tokens, device)
     root = root_digest(_cache_key(path, config, kv.kv_dtype))
     scheduler = Scheduler(pool, config.chunk_tokens, config.max_running, root)
     context = min(model.context_tokens, config.context_tokens or model.context_tokens)
     info = _info(path, config, device, model, pool, context, text.template is not None)
-    limit = min(context, num_blocks * config.block_tokens)
+    limit = min(context, pool.most_tokens())
+    if limit < 2:
+        raise ConfigError(
+            f"a pool of {num_blocks:,} blocks holds no prompt of this model, whose layers take "
+            f"{len(kv.groups)} blocks at a time; ask for more blocks"
+        )
     return Serving(info, model, text, cache, pool, scheduler, device, limit)
 
 

@@ -12,9 +12,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.blocks import BlockPool, root_digest
-from engine.messages import SamplingParams
-from engine.scheduler import Reservation, Scheduler, StepPlan
+from engine.blocks import BlockPool
+from engine.messages import BACKGROUND, SamplingParams
+from engine.plan import StepPlan
+from engine.prefix import root_digest
+from engine.scheduler import Reservation, Scheduler
 from engine.sequence import Phase, Sequence
 
 MEAN_PROMPT, MEAN_NEW, SIGMA, SEED = 161, 338, 1.0, 20231023
@@ -99,7 +101,7 @@ class Tally:
 
     num_slots: int
     steps: int = 0
-    written: int = 0
+    written: float = 0.0
     held: int = 0
     stranded: int = 0  # free slots that the next in line cannot use
     running: int = 0
@@ -149,6 +151,7 @@ def sequence_for(number: int, job: Job) -> Sequence:
         limit_tokens=job.total,
         params=SamplingParams(),
         use_prefix_cache=False,
+        priority=BACKGROUND,  # a batch that nobody watches: first come, first served
     )
 
 

@@ -18,6 +18,7 @@ import sys
 from typing import Any
 
 _MEMORY_BYTES = 1 << 30
+_ERROR_LETTERS = 1000
 
 
 def main() -> None:
@@ -63,13 +64,18 @@ def _render(environment: Any, request: dict[str, Any]) -> dict[str, Any]:
             parts.append(part)
         return {"text": "".join(parts)}
     except TemplateSyntaxError as error:
-        return {"error": f"line {error.lineno}: {error.message}", "kind": "syntax"}
+        return {"error": _cut(f"line {error.lineno}: {error.message}"), "kind": "syntax"}
     except TemplateError as error:
-        return {"error": error.message or type(error).__name__, "kind": "refused"}
+        return {"error": _cut(error.message or type(error).__name__), "kind": "refused"}
     except (MemoryError, RecursionError) as error:
         return {"error": type(error).__name__, "kind": "size"}
     except Exception as error:  # whatever a template does ends as its own error, nothing more
-        return {"error": f"{type(error).__name__}: {error}", "kind": "failed"}
+        return {"error": _cut(f"{type(error).__name__}: {error}"), "kind": "failed"}
+
+
+def _cut(words: str) -> str:
+    """A template may raise a gigabyte."""
+    return words[:_ERROR_LETTERS]
 
 
 @functools.lru_cache(maxsize=8)
@@ -92,7 +98,12 @@ def _environment() -> Any:
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body).set_lineno(line)
+            # A block that is called, as there, so that names and loops are seen alike inside.
+            call = self.call_method("_unchanged")
+            return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+        def _unchanged(self, caller: Any) -> Any:
+            return caller()
 
     def raise_exception(message: Any) -> None:
         raise TemplateError(str(message))
@@ -103,6 +114,7 @@ def _environment() -> Any:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = _strftime_now
+    environment.globals["dict"] = _Dict()
     environment.globals["namespace"] = _namespace_class()
     return environment
 
@@ -122,6 +134,16 @@ def _to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+class _Dict:
+    """`dict` without what else hangs on the type."""
+
+    def __call__(self, *pairs: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*pairs, **values)
+
+    def fromkeys(self, *keys: Any, **values: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*keys, **values)
 
 
 def _strftime_now(form: str) -> str:

@@ -14,18 +14,23 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
 
+from engine import message_starts
 from engine.messages import ChatMessage
 
 RENDER_LIMIT_S = 2.0
 START_LIMIT_S = 60.0  # a cold disk and a busy machine; the first render waits for it
 ALONE_LIMIT_S = 4  # after this the child ends itself, should the parent be gone
 TEXT_LIMIT_BYTES = 4 << 20
+# Where messages begin is found by rendering once more: only while that costs next to nothing.
+MARK_LIMIT_BYTES = 1 << 20
+MARK_LIMIT_S = 1.0
 
 # For a model that brings no template (most were never trained to chat): names before each text,
 # as in a play, and a stop at the next turn of the user.
@@ -45,6 +50,10 @@ SYSTEM_FOLDED = (
 NEIGHBOURS_MERGED = (
     "This model wants user and assistant to take turns, so messages in a row were joined."
 )
+_TRIED = (
+    "Joining messages in a row and moving the system prompt were tried and did not help; change "
+    "the messages, or choose another model."
+)
 _CLOSED = "The template worker was closed before the messages were prepared."
 
 
@@ -54,13 +63,15 @@ class RenderResult:
 
     `guard` stands behind the first letter of whatever in a message looks like a control token;
     `engine.text.Text.encode_rendered` needs it. `repaired` says what was changed to make a strict
-    template accept the messages.
+    template accept the messages. `starts` has a place in `text` for each message as it was given,
+    where its content begins without leading spaces; -1 where the template dropped or changed it.
     """
 
     text: str = ""
     guard: str = ""
     error: str = ""  # one sentence, "" when rendered
     repaired: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
 
 
 Done = Callable[[int, RenderResult], None]
@@ -159,20 +170,39 @@ class TemplateWorker:
         guard = _free_guard([job.template, *contents])
         mark = functools.partial(_marked, special=job.special, guard=guard)
         first_error = ""
-        for messages, notes in _variants(job.messages):
-            marked = [{"role": m.role, "content": mark(m.content)} for m in messages]
-            reply = self._ask(job, marked)
+        for number, (messages, notes) in enumerate(_variants(job.messages)):
+            began_s = time.monotonic()
+            reply = self._ask(job, messages, mark)
             if "text" in reply:
                 # A template that escapes as ASCII would leave the guard spelled out.
                 text = reply["text"].replace(_spelled(guard), guard)
-                return RenderResult(text, guard, repaired=notes)
+                is_quick = size <= MARK_LIMIT_BYTES and time.monotonic() - began_s < MARK_LIMIT_S
+                starts = self._marked_starts(job, number, text, mark) if is_quick else None
+                starts = starts or message_starts.by_search(text, map(mark, contents))
+                return RenderResult(text, guard, repaired=notes, starts=starts)
             first_error = first_error or _sentence(reply)
             if reply["kind"] not in ("refused", "failed"):
                 break
         return RenderResult(error=first_error)
 
-    def _ask(self, job: _Job, messages: list[dict[str, str]]) -> dict[str, str]:
+    def _marked_starts(
+        self, job: _Job, number: int, text: str, mark: Callable[[str], str]
+    ) -> tuple[int, ...] | None:
+        """Where each message's content begins in `text`, found by rendering variant `number` again
+        with marks; None where that gives another text."""
+        texts = [job.template, text, *(message.content for message in job.messages)]
+        marks = message_starts.free_marks(texts, len(job.messages))
+        if len(marks) < len(job.messages):
+            return None
+        messages = message_starts.with_marks(job.messages, marks)
+        messages, _ = next(itertools.islice(_variants(messages), number, None))
+        return message_starts.by_marks(self._ask(job, messages, mark).get("text", ""), text, marks)
+
+    def _ask(
+        self, job: _Job, chat: tuple[ChatMessage, ...], mark: Callable[[str], str]
+    ) -> dict[str, str]:
         """The child's answer: {"text"} or {"error", "kind"}."""
+        messages = [{"role": m.role, "content": mark(m.content)} for m in chat]
         defaults = {"tools": None, "documents": None, "add_generation_prompt": True}
         request = {
             "template": job.template,
@@ -356,11 +386,11 @@ def _too_long(size: int) -> str:
 
 def _sentence(reply: Mapping[str, str]) -> str:
     """What went wrong, for the user, with the template's own words."""
-    words = " ".join(reply["error"].split())[:300]
+    words = " ".join(reply["error"].split())[:300].rstrip(".") + "."
     return {
-        "refused": f"The model's chat template refused the messages: {words}",
-        "failed": f"The model's chat template failed on these messages: {words}",
-        "syntax": f"The model's chat template is not valid ({words}); choose another model.",
+        "refused": f"The model's chat template refused the messages: {words} {_TRIED}",
+        "failed": f"The model's chat template failed on these messages: {words} {_TRIED}",
+        "syntax": f"The model's chat template is not valid: {words} Choose another model.",
         "size": f"The model's chat template made more than {TEXT_LIMIT_BYTES >> 20} MiB of text.",
         "time": f"The model's chat template took longer than {RENDER_LIMIT_S:g} s and was stopped.",
         "crash": "The process that prepares chat messages ended unexpectedly; send again.",

@@ -11,13 +11,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding, Tokenizer
 
-from engine.token_stream import Pieces, TokenStream
+from engine.errors import RequestError, shown
+from engine.token_stream import BYTE_PIECE, Pieces, TokenStream
 from engine.tokeniser_folder import from_folder
-from engine.vocabulary import Vocabulary, from_gguf, tokeniser_after_control
+from engine.vocabulary import (
+    Vocabulary,
+    from_gguf,
+    is_library_error,
+    library_errors,
+    tokeniser_after_control,
+)
 
 _CONTROL_LOOK = re.compile(r"<[|\uff5c].+[|\uff5c]>")  # `<|tool|>`, also in DeepSeek's wide bars
+_MOST_LOST = 64  # letters in a row that a normaliser may have taken away
 _NO_SPACE = re.compile(r"\S")
 
 
@@ -38,13 +46,15 @@ class Text:
         tokens = _control_tokens(vocabulary)
         # From here on control tokens in a text are not looked for: `_control` does it by hand.
         self._tokenizer.encode_special_tokens = True
-        self._later = tokeniser_after_control(vocabulary)
+        with library_errors("The model's vocabulary"):
+            self._later = tokeniser_after_control(vocabulary)
         self._tokens = {token.content: token for token in tokens.values()}
         self._control = _pattern(self._tokens)
         self.special_tokens = {token.content: index for index, token in tokens.items()}
         self._control_ids = frozenset(tokens)
         if vocabulary.piece_kind == "sentencepiece":  # unknown letters may truly become <unk>
             self._control_ids -= {self.token_id(vocabulary.names.get("unk_token"))}
+        self._byte_ids = _byte_ids(vocabulary)
         self.vocab_size = vocabulary.size
         self.eos_ids = vocabulary.eos_ids
         self.bos_token = vocabulary.names.get("bos_token", "")
@@ -84,7 +94,7 @@ class Text:
 
     def encode_raw(self, text: str) -> list[int]:
         """Ids of a text that no template has seen; control tokens typed in it stay text."""
-        return self._prefix_ids + self._plain(text, at_start=True)
+        return self._prefix_ids + self._plain(text, at_start=True)[0]
 
     def encode_rendered(self, text: str, guard: str) -> list[int]:
         """Ids of a rendered chat template.
@@ -93,13 +103,30 @@ class Text:
         looked like a control token in a message; it leaves no trace in the ids. No BOS is added:
         templates write their own.
         """
+        return self.encode_messages(text, guard, ())[0]
+
+    def encode_messages(
+        self, text: str, guard: str, starts: Sequence[int]
+    ) -> tuple[list[int], tuple[int, ...]]:
+        """As `encode_rendered`, and for each of `starts` (places in `text`, -1 = unknown) the index
+        of the token that holds the letter there; -1 where there is none."""
         ids: list[int] = []
-        for part, is_control in self._parts(text, guard):
+        indices = [-1] * len(starts)
+        waiting = sorted((at, i) for i, at in enumerate(starts) if 0 <= at < len(text))[::-1]
+        for at, part, is_control in self._parts(text, guard):
+            inside = []
+            while waiting and waiting[-1][0] < at + len(part):
+                inside.append(waiting.pop())
+            # One before this part is among spaces that a control token swallowed.
+            places = [len(_without(part[: max(0, place - at)], guard)) for place, _ in inside]
             if is_control:
-                ids.append(self.special_tokens[part])
+                new, firsts = [self.special_tokens[part]], [0] * len(places)
             else:
-                ids += self._plain(part, at_start=not ids)
-        return ids
+                new, firsts = self._plain(_without(part, guard), not ids, places)
+            for (_, index), first in zip(inside, firsts, strict=True):
+                indices[index] = len(ids) + first
+            ids += new
+        return ids, tuple(index if index < len(ids) else -1 for index in indices)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of a whole reply, without its control tokens."""
@@ -113,42 +140,86 @@ class Text:
         """A new reply's incremental decoder; all its pieces joined are `decode` of all its ids."""
         return TokenStream(self._pieces, stop)
 
-    def _parts(self, text: str, guard: str) -> Iterator[tuple[str, bool]]:
-        """(stretch, whether it is a control token), the guard removed from plain stretches."""
+    def _parts(self, text: str, guard: str) -> Iterator[tuple[int, str, bool]]:
+        """(place, stretch, whether it is a control token); guards are still in plain stretches."""
         at = 0
         for match in self._control.finditer(text) if self._control else ():
             if guard and text.startswith(guard, match.end()):
                 continue  # a one-letter control token of a message
             token = self._tokens[match[0]]
             before = text[at : match.start()]
-            before = _without(before.rstrip() if token.lstrip else before, guard)
+            before = before.rstrip() if token.lstrip else before
             if before:
-                yield before, False
-            yield match[0], True
+                yield at, before, False
+            yield match.start(), match[0], True
             at = match.end()
             if token.rstrip:  # this token swallows the spaces that follow it
                 at = _after_spaces(text, at)
         if at < len(text):
-            yield _without(text[at:], guard), False
+            yield at, text[at:], False
 
-    def _plain(self, text: str, at_start: bool) -> list[int]:
-        """Ids of plain text. Only at the start of a text does the first word get its space."""
+    def _plain(
+        self, text: str, at_start: bool, places: Sequence[int] = ()
+    ) -> tuple[list[int], list[int]]:
+        """Ids of plain text, and which of them holds the letter at each place.
+
+        Only at the start of a text does the first word get its space.
+        """
         if not text:
-            return []
+            return [], [0] * len(places)
         text = _encodable(text)
-        tokenizer = self._tokenizer if at_start else self._later
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        if self._control_ids.isdisjoint(ids):
-            return ids
-        return [part for index in ids for part in self._broken_up(index)]
+        encoding = _encoded(self._tokenizer if at_start else self._later, text)
+        ids = encoding.ids
+        firsts = [_token_at(encoding, place, len(text)) for place in places]
+        wrong = set(self._wrong_tokens(encoding, text))
+        if not wrong:
+            return ids, firsts
+        parts = [self._spelled(n) if i in wrong else [n] for i, n in enumerate(ids)]
+        firsts = [sum(map(len, parts[:first])) for first in firsts]
+        return [index for part in parts for index in part], firsts
 
-    def _broken_up(self, token_id: int) -> list[int]:
-        """A vocabulary may merge plain letters into a control token; spell that one out."""
-        if token_id not in self._control_ids:
-            return [token_id]
+    def _wrong_tokens(self, encoding: Encoding, text: str) -> Iterator[int]:
+        """Which tokens plain letters must not become, although a vocabulary may do so: control
+        tokens, and pieces like `<0x0A>`, which stand for a byte, made from these six letters."""
+        ids = encoding.ids
+        if not self._control_ids.isdisjoint(ids):
+            yield from (i for i, index in enumerate(ids) if index in self._control_ids)
+        if self._byte_ids and BYTE_PIECE.search(text):
+            for i, (begin, end) in enumerate(encoding.offsets):
+                if ids[i] in self._byte_ids and BYTE_PIECE.fullmatch(text, begin, end):
+                    yield i
+
+    def _spelled(self, token_id: int) -> list[int]:
+        """A token's letters, one by one."""
         letters = self._tokenizer.id_to_token(token_id) or ""
-        spelled = (self._later.encode(a, add_special_tokens=False).ids for a in letters)
+        spelled = (_encoded(self._later, letter).ids for letter in letters)
         return [index for ids in spelled for index in ids if index not in self._control_ids]
+
+
+def _token_at(encoding: Encoding, place: int, end: int) -> int:
+    """Index of the token with the letter at `place`, or of the first behind it."""
+    for at in range(place, min(place + _MOST_LOST, end)):
+        token = encoding.char_to_token(at)
+        if token is not None:
+            return int(token)
+    return len(encoding.ids)
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> Encoding:
+    """Plain text as tokens.
+
+    Raises:
+        RequestError: the model's files make the tokenisers' library fail on it.
+    """
+    try:
+        return tokenizer.encode(text, add_special_tokens=False)
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
+        raise RequestError(
+            f"The model's tokeniser fails on this text ({shown(str(error))}); "
+            "take another copy of the model"
+        ) from error
 
 
 def _control_tokens(vocabulary: Vocabulary) -> dict[int, AddedToken]:
@@ -160,6 +231,13 @@ def _control_tokens(vocabulary: Vocabulary) -> dict[int, AddedToken]:
             token.special = True
             tokenizer.add_special_tokens([token])
     return {i: t for i, t in tokenizer.get_added_tokens_decoder().items() if t.special}
+
+
+def _byte_ids(vocabulary: Vocabulary) -> frozenset[int]:
+    if vocabulary.piece_kind != "sentencepiece":
+        return frozenset()
+    found = (vocabulary.tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(index for index in found if index is not None)
 
 
 def _pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.messages import Command, EngineStopped, Shutdown, StepEvents
+from engine.messages import CancelLoad, Command, EngineStopped, Shutdown, StepEvents
 
 if TYPE_CHECKING:
-    from engine.core import Engine, Tokenised
+    from engine.core import Engine
+    from engine.intake import Tokenised
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ class EngineThread:
         self._sink = sink
         self._inbox: SimpleQueue[Command | Tokenised] = SimpleQueue()
         self._ending = False
+        # One item for each CancelLoad in the inbox. While there is one, every load gives up: those
+        # that come out of the inbox before it are the very ones that were asked for before it.
+        self._cancels: SimpleQueue[None] = SimpleQueue()
         # A daemon: a load that hangs in the system must not keep a closed application alive.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -39,6 +43,8 @@ class EngineThread:
     def send(self, command: Command) -> None:
         if isinstance(command, Shutdown):
             self._ending = True
+        elif isinstance(command, CancelLoad):
+            self._cancels.put(None)
         self._inbox.put(command)
 
     def join(self, timeout_s: float) -> bool:
@@ -56,7 +62,13 @@ class EngineThread:
         try:
             from engine.core import Engine
 
-            engine = Engine(self._config, self._inbox.put, self._sink, lambda: self._ending)
+            engine = Engine(
+                self._config,
+                self._inbox.put,
+                self._sink,
+                ending=lambda: self._ending,
+                load_cancelled=lambda: not self._cancels.empty(),
+            )
             self._loop(engine)
         except ConfigError as error:
             reason = str(error)
@@ -73,7 +85,10 @@ class EngineThread:
             for command in self._drain(block=engine.is_idle):
                 if isinstance(command, Shutdown):
                     return
-                engine.handle(command)
+                if isinstance(command, CancelLoad):
+                    self._cancels.get_nowait()
+                else:
+                    engine.handle(command)
             if not engine.is_idle:
                 engine.step()
             engine.flush()

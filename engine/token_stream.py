@@ -14,7 +14,7 @@ from typing import Literal
 
 PieceKind = Literal["byte_level", "sentencepiece"]
 
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "\u2581"  # SentencePiece writes a space like this
 
 
@@ -68,7 +68,7 @@ class Pieces:
         if piece is None:
             return b""
         if self._kind == "sentencepiece":
-            byte = _BYTE_PIECE.fullmatch(piece)
+            byte = BYTE_PIECE.fullmatch(piece)
             if byte:
                 return bytes([int(byte[1], 16)])
             return piece.replace(_SPACE_MARK, " ").encode("utf-8", "replace")

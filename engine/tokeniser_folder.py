@@ -7,6 +7,7 @@ add the names of special tokens, the ends of a turn and the chat template.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,12 +15,15 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from engine import sentencepiece_file
-from engine.errors import BadFileError, UnsupportedModelError
+from engine import charsmap, sentencepiece_file
+from engine.errors import BadFileError, UnsupportedModelError, shown
 from engine.token_stream import PieceKind
-from engine.vocabulary import TURN_ENDS, Vocabulary
+from engine.vocabulary import TURN_ENDS, Vocabulary, library_errors
 
 _MAX_BYTES = 256 << 20  # the largest tokenizer.json in use is about 35 MB
+_MAX_TOKENS = 1 << 22  # as many as a model may have rows for
+_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
+_MAX_TEMPLATE_BYTES = 1 << 20  # the longest in use is below 30 kB
 
 
 def from_folder(path: Path) -> Vocabulary:
@@ -35,9 +39,11 @@ def from_folder(path: Path) -> Vocabulary:
     elif (path / "tokenizer.model").is_file():
         vocabulary = sentencepiece_file.read(path / "tokenizer.model")
         _add_config_tokens(vocabulary.tokenizer, config)
+        added = vocabulary.tokenizer.get_added_tokens_decoder()
+        vocabulary.size = max(vocabulary.size, max(added, default=-1) + 1)
     else:
         raise UnsupportedModelError(
-            f"The folder {path.name!r} has neither tokenizer.json nor tokenizer.model. "
+            f"The folder {shown(path.name)} has neither tokenizer.json nor tokenizer.model. "
             "Add the model's tokeniser files to it."
         )
     _set_names(vocabulary, config, _json(path / "special_tokens_map.json"))
@@ -55,7 +61,8 @@ def _json(path: Path) -> dict[str, Any]:
             raise ValueError("too large")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
-        raise BadFileError(f"{path.name} is damaged ({error}). Download it again.") from error
+        reason = shown(str(error), 160)
+        raise BadFileError(f"{path.name} is damaged ({reason}). Download it again.") from error
     if not isinstance(value, dict):
         raise BadFileError(f"{path.name} is damaged (no object). Download it again.")
     return value
@@ -65,14 +72,13 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _from_json(path: Path) -> Vocabulary:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError("too large")
+    if path.stat().st_size > _MAX_BYTES:
+        raise BadFileError(f"{path.name} is far too long to be a vocabulary. Download it again.")
+    with library_errors(path.name):
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise BadFileError(f"{path.name} is damaged ({error}). Download it again.") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    _check_charsmaps(tokenizer, path)
     steps = list(_decoder_steps(tokenizer, path))
     kinds = {step["type"] for step in steps}
     kind: PieceKind
@@ -86,7 +92,28 @@ def _from_json(path: Path) -> Vocabulary:
             "which Tessera does not know. Choose another model."
         )
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    if size > _MAX_TOKENS:
+        raise BadFileError(
+            f"{path.name} numbers its tokens up to {size - 1:,}, which cannot be. "
+            "Download it again."
+        )
     return Vocabulary(tokenizer, kind, size, strip_first_space=strip)
+
+
+def _check_charsmaps(tokenizer: Tokenizer, path: Path) -> None:
+    if tokenizer.normalizer is None:
+        return
+    waiting = [json.loads(tokenizer.normalizer.__getstate__())]
+    while waiting:
+        step = waiting.pop()
+        waiting += step.get("normalizers", [])
+        if step["type"] == "Precompiled":
+            try:
+                charsmap.check(base64.b64decode(step["precompiled_charsmap"] or ""))
+            except ValueError as error:
+                raise BadFileError(
+                    f"{path.name} is damaged ({error}). Download it again."
+                ) from error
 
 
 def _decoder_steps(tokenizer: Tokenizer, path: Path) -> Iterator[Mapping[str, Any]]:
@@ -110,10 +137,11 @@ def _add_config_tokens(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
     """Tokens that a folder with tokenizer.model adds to it in tokenizer_config.json."""
     added = config.get("added_tokens_decoder", {})
     rows = added.items() if isinstance(added, dict) else ()
-    for index, row in sorted(rows, key=lambda item: int(item[0]) if item[0].isdigit() else -1):
-        text = row.get("content", "") if isinstance(row, dict) else ""
-        if not text:
+    for index, row in sorted(rows, key=lambda item: _number(item[0])):
+        text = row.get("content") if isinstance(row, dict) else None
+        if not isinstance(text, str) or not text:
             continue
+        _check_encodable("tokenizer_config.json", "added_tokens_decoder", text)
         special = bool(row.get("special"))
         token = AddedToken(
             text,
@@ -124,19 +152,35 @@ def _add_config_tokens(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([token])
         if str(tokenizer.token_to_id(text)) != index:
             raise BadFileError(
-                f"tokenizer_config.json gives {text!r} the number {index}, but the vocabulary "
-                f"gives it {tokenizer.token_to_id(text)}. Download the model's files again."
+                f"tokenizer_config.json gives {shown(text)} the number {shown(index)}, but the "
+                f"vocabulary gives it {tokenizer.token_to_id(text)}. Download the model's files "
+                "again."
             )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+
+def _check_encodable(where: str, key: str, text: str) -> None:
+    """JSON can spell half of a surrogate pair, which no tokeniser takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadFileError(
+            f"{where} gives {key} as {shown(text)}, which is no text. Download it again."
+        ) from None
 
 
 def _set_names(
     vocabulary: Vocabulary, config: Mapping[str, Any], special_map: Mapping[str, Any]
 ) -> None:
-    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+    for name in _NAMES:
         for source in (config, special_map):
             value = source.get(name)
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str) and text:
+                _check_encodable("The tokeniser's configuration", name, text)
                 vocabulary.names[name] = text
                 break
 
@@ -148,10 +192,16 @@ def _set_prefix(vocabulary: Vocabulary, config: Mapping[str, Any]) -> None:
     if isinstance(wanted, bool):
         vocabulary.prefix_ids = (bos,) if wanted and bos is not None else ()
         return
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    full = tokenizer.encode("a").ids
+    with library_errors("The folder's vocabulary"):
+        plain = tokenizer.encode("a", add_special_tokens=False).ids
+        full = tokenizer.encode("a").ids
     if not vocabulary.prefix_ids and plain:
         vocabulary.prefix_ids = tuple(full[: full.index(plain[0])]) if plain[0] in full else ()
+    if max(vocabulary.prefix_ids, default=0) >= vocabulary.size:
+        raise BadFileError(
+            f"tokenizer.json puts token {max(vocabulary.prefix_ids):,} before a text, and has only "
+            f"{vocabulary.size:,} tokens. Download it again."
+        )
 
 
 def _set_ends(
@@ -161,7 +211,7 @@ def _set_ends(
     for source in (generation, config):
         value = source.get("eos_token_id")
         values = value if isinstance(value, list) else [value]
-        ends |= {index for index in values if isinstance(index, int) and index >= 0}
+        ends |= {index for index in values if isinstance(index, int) and 0 <= index < 1 << 31}
         if value is not None:
             break
     added = vocabulary.tokenizer.get_added_tokens_decoder()
@@ -174,9 +224,13 @@ def _template(path: Path, config: Mapping[str, Any]) -> str | None:
     file = path / "chat_template.jinja"
     if file.is_file():
         try:
+            if file.stat().st_size > _MAX_TEMPLATE_BYTES:
+                raise ValueError("too large")
             return file.read_text(encoding="utf-8")
         except (ValueError, OSError) as error:
-            raise BadFileError(f"{file.name} cannot be read ({error}).") from error
+            raise BadFileError(
+                f"{file.name} cannot be read ({shown(str(error), 160)}). Download it again."
+            ) from error
     value = config.get("chat_template")
     if isinstance(value, list):  # several by name
         named = {row.get("name"): row.get("template") for row in value if isinstance(row, dict)}

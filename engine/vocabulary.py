@@ -8,18 +8,24 @@ fit together ends in one sentence.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from engine.errors import BadFileError, UnsupportedModelError
+from engine import charsmap as charsmap_
+from engine.errors import BadFileError, UnsupportedModelError, shown
 from engine.pre_tokenisers import rule_of
 from engine.token_stream import PieceKind, byte_alphabet
 
 SPACE_MARK = "\u2581"
+# Every way to cut a piece in two is looked at: the largest vocabularies make 2 million cuts, and
+# the longest piece known has 512 letters.
+MAX_PIECE_LETTERS = 1024
+MAX_CUTS = 16_000_000
 
 
 class PieceType(IntEnum):
@@ -55,6 +61,28 @@ class Piece:
     type: int
 
 
+def is_library_error(error: BaseException) -> bool:
+    """Whether the tokenisers' library said so: it raises nothing narrower than Exception, and a
+    panic of its Rust code is a BaseException."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Whatever the tokenisers' library makes of a file ends in one sentence about it.
+
+    Raises:
+        BadFileError: in place of the library's error.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
+        reason = shown(" ".join(str(error).split()), 160)
+        raise BadFileError(f"{what} is damaged ({reason}). Download it again.") from error
+
+
 # --- GGUF -------------------------------------------------------------------------------------
 
 _NAME_KEYS = {
@@ -82,8 +110,8 @@ def from_gguf(metadata: Mapping[str, object]) -> Vocabulary:
         vocabulary = _gguf_sentencepiece(metadata, pieces)
     elif model:
         raise UnsupportedModelError(
-            f"This file has a tokeniser of the kind {model!r}; "
-            "Tessera can run the kinds 'gpt2' and 'llama'."
+            f"This file has a tokeniser of the kind {shown(model)}, and Tessera can run the kinds "
+            "'gpt2' and 'llama'. Choose another model."
         )
     else:
         raise BadFileError("This GGUF file has no tokeniser, so it cannot be used for a chat.")
@@ -104,7 +132,7 @@ def _gguf_pieces(metadata: Mapping[str, object]) -> list[Piece]:
         return [Piece(str(text), float(score), int(kind)) for text, score, kind in rows]
     except (TypeError, ValueError, OverflowError) as error:
         raise BadFileError(
-            f"The file's vocabulary is damaged ({error}). Download the file again."
+            f"The file's vocabulary is damaged ({shown(str(error))}). Download the file again."
         ) from error
 
 
@@ -129,6 +157,8 @@ def _byte_level(metadata: Mapping[str, object], pieces: Sequence[Piece]) -> Voca
     tokenizer = _build(
         lambda: models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.whole_words_first)
     )
+    if rule.composes:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = rule.build()
     tokenizer.decoder = decoders.ByteLevel()
     _add_marked(tokenizer, pieces)
@@ -140,7 +170,9 @@ def _byte_level(metadata: Mapping[str, object], pieces: Sequence[Piece]) -> Voca
 def _merge(text: str) -> tuple[str, str]:
     left, _, right = text.partition(" ")
     if not left or not right or " " in right:
-        raise BadFileError(f"The file's vocabulary has a broken merge {text!r}. Download it again.")
+        raise BadFileError(
+            f"The file's vocabulary has a broken merge {shown(text)}. Download it again."
+        )
     return left, right
 
 
@@ -195,6 +227,12 @@ def _merges_by_score(pieces: Sequence[Piece], vocab: Mapping[str, int]) -> list[
     Control, byte and unused tokens are left out: text must never merge into one of them.
     """
     plain = {p.text for p in pieces if p.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
+    longest = max(map(len, plain), default=0)
+    if longest > MAX_PIECE_LETTERS or sum(map(len, plain)) > MAX_CUTS:
+        raise BadFileError(
+            f"The file's vocabulary has tokens of up to {longest:,} letters, which cannot be. "
+            "Download the file again."
+        )
     found = []
     for piece in pieces:
         text = piece.text
@@ -227,7 +265,9 @@ def normalise(tokenizer: Tokenizer, charsmap: bytes, squeeze_spaces: bool) -> No
     """Put a SentencePiece file's own clean-up of the text in front."""
     steps: list[normalizers.Normalizer] = []
     if charsmap:
-        steps.append(normalizers.Precompiled(charsmap))
+        charsmap_.check(charsmap)
+        with library_errors("The vocabulary's map of characters"):
+            steps.append(normalizers.Precompiled(charsmap))
     if squeeze_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     tokenizer.normalizer = normalizers.Sequence(
@@ -236,19 +276,19 @@ def normalise(tokenizer: Tokenizer, charsmap: bytes, squeeze_spaces: bool) -> No
 
 
 def _build(model: Callable[[], models.Model]) -> Tokenizer:
-    try:
+    with library_errors("The file's vocabulary"):
         return Tokenizer(model())
-    except Exception as error:  # the library raises nothing narrower
-        raise BadFileError(
-            f"The file's vocabulary is damaged ({error}). Download the file again."
-        ) from error
 
 
 def _add_marked(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> None:
     """Control and user-defined tokens stay whole; the first kind only where we allow it."""
     control = [p.text for p in pieces if p.type == PieceType.CONTROL]
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in control])
-    defined = [p.text for p in pieces if p.type == PieceType.USER_DEFINED and p.text]
+    # Runs of spaces are left to merging: here only a literal mark would be found, and cut off
+    # from the spaces beside it.
+    defined = [
+        p.text for p in pieces if p.type == PieceType.USER_DEFINED and p.text.strip(SPACE_MARK)
+    ]
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in defined])
 
 
@@ -281,7 +321,7 @@ def _with_gguf_names(
 def _checked(key: str, token_id: object, size: int) -> int:
     if not isinstance(token_id, int) or not 0 <= token_id < size:
         raise BadFileError(
-            f"The file's {key} is {token_id!r}, but its vocabulary has {size} tokens. "
+            f"The file's {key} is {shown(token_id)}, but its vocabulary has {size} tokens. "
             "Download the file again."
         )
     return int(token_id)

@@ -1,11 +1,16 @@
 """Plain PyTorch twin of every op: the oracle, and the fallback on any device.
 
 Pools are [num_blocks, block_tokens, num_kv_heads, head_dim]; K and V are read only through block
-tables. D is head_dim, Hq and Hkv the numbers of query and KV heads, G = Hq // Hkv. All arithmetic
-is fp32, whatever the tensors hold.
+tables. D is the head size of Q and K, Dv that of V, Hq and Hkv the numbers of query and KV heads,
+G = Hq // Hkv. All arithmetic is fp32, whatever the tensors hold.
+
+A block table's entries for blocks that lie wholly before a window may name any block, another
+sequence's too: what such a block holds never reaches a result.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,32 +22,61 @@ MAX_TILE_SCORES = 8 << 20
 
 def store_kv(
     k: torch.Tensor,  # [T, Hkv, D]
-    v: torch.Tensor,  # [T, Hkv, D]
+    v: torch.Tensor,  # [T, Hkv, Dv]
     k_pool: torch.Tensor,  # [num_blocks, block_tokens, Hkv, D]
-    v_pool: torch.Tensor,
+    v_pool: torch.Tensor,  # [num_blocks, block_tokens, Hkv, Dv]
     slots: torch.Tensor,  # [T] int64, block * block_tokens + offset; negative = padding
 ) -> None:
     """Write row i of k and v to slots[i], in the pool's dtype."""
-    if k.shape != v.shape or slots.shape != k.shape[:1]:
+    if k.shape[:2] != v.shape[:2] or slots.shape != k.shape[:1]:
         raise ValueError(f"k {tuple(k.shape)}, v {tuple(v.shape)}, slots {tuple(slots.shape)}")
     used = slots >= 0
     if not bool(used.all()):
         k, v, slots = k[used], v[used], slots[used]
-    k_pool.view(-1, *k_pool.shape[2:])[slots] = k.to(k_pool.dtype)
-    v_pool.view(-1, *v_pool.shape[2:])[slots] = v.to(v_pool.dtype)
+    num_slots = k_pool.shape[0] * k_pool.shape[1]
+    k_pool.view(num_slots, *k_pool.shape[2:])[slots] = k.to(k_pool.dtype)
+    v_pool.view(num_slots, *v_pool.shape[2:])[slots] = v.to(v_pool.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What is done to the product of a query and a key before, and in, the softmax."""
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    sinks: torch.Tensor | None = None
+    alibi: torch.Tensor | None = None
+    alibi_scale: float = 1.0
+
+    def bias(self, places: torch.Tensor) -> torch.Tensor | None:
+        """[Hq, N] fp32, what is added to the scores of keys at `places` [N]; None = nothing."""
+        if self.alibi is None:
+            return None
+        products = self.alibi[:, None] * places.to(self.alibi.dtype)
+        return products.float() * self.alibi_scale
 
 
 def paged_decode(
     q: torch.Tensor,  # [S, Hq, D] one query per sequence
-    k_pool: torch.Tensor,
-    v_pool: torch.Tensor,
+    k_pool: torch.Tensor,  # [num_blocks, block_tokens, Hkv, D]
+    v_pool: torch.Tensor,  # [num_blocks, block_tokens, Hkv, Dv]
     block_tables: torch.Tensor,  # [S, max_blocks] int32
     context_lens: torch.Tensor,  # [S] int32, the query's own token counted in
     scale: float,
     window: int = 0,  # 0 = full; else the newest `window` tokens, the query's own counted in
     softcap: float = 0.0,  # 0 = off
-) -> torch.Tensor:  # [S, Hq, D] in q's dtype
-    out = torch.empty_like(q)
+    sinks: torch.Tensor | None = None,  # [Hq] fp32, a logit that only the softmax's sum counts in
+    alibi: torch.Tensor | None = None,  # [Hq] slopes: slope * the key's place joins the score
+    alibi_scale: float = 1.0,
+) -> torch.Tensor:  # [S, Hq, Dv] in q's dtype
+    """One new token per sequence over its context.
+
+    A score is softcap(q k scale) + alibi_scale * (slope * place). The product in brackets is
+    rounded as `alibi`'s dtype holds it: fp32, or bf16 for models that were trained so.
+    """
+    how = Scoring(scale, window, softcap, sinks, alibi, alibi_scale)
+    out = q.new_empty(*q.shape[:2], v_pool.shape[3])
     block_tokens = k_pool.shape[1]
     start = 0
     while start < q.shape[0]:
@@ -54,11 +88,11 @@ def paged_decode(
         keys = _gather(k_pool, tables)  # [s, N, Hkv, D]
         values = _gather(v_pool, tables)
         lens = context_lens[start:stop, None]  # [s, 1]
-        places = torch.arange(keys.shape[1], device=q.device)[None]  # [1, N]
-        seen = places < lens
+        places = torch.arange(keys.shape[1], device=q.device)  # [N]
+        seen = places[None] < lens
         if window:
-            seen &= places >= lens - window
-        tile = _attend(q[start:stop, None], keys, values, seen[:, None], scale, softcap)
+            seen &= places[None] >= lens - window
+        tile = _attend(q[start:stop, None], keys, values, seen[:, None], how, places)
         out[start:stop] = tile[:, 0]
         start = stop
     return out
@@ -74,9 +108,16 @@ def paged_prefill(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
-) -> torch.Tensor:  # [T, Hq, D]
-    """Causal over cached context plus chunk; K and V of the chunk are already in the pool."""
-    out = torch.empty_like(q)
+    sinks: torch.Tensor | None = None,
+    alibi: torch.Tensor | None = None,
+    alibi_scale: float = 1.0,
+) -> torch.Tensor:  # [T, Hq, Dv]
+    """Causal over cached context plus chunk; K and V of the chunk are already in the pool.
+
+    Scores are those of `paged_decode`.
+    """
+    how = Scoring(scale, window, softcap, sinks, alibi, alibi_scale)
+    out = q.new_empty(*q.shape[:2], v_pool.shape[3])
     block_tokens = k_pool.shape[1]
     starts = cu_seqlens_q.tolist()
     for s, context in enumerate(context_lens.tolist()):
@@ -94,7 +135,7 @@ def paged_prefill(
             seen = key_places[None] <= places[:, None]  # [rows, N]
             if window:
                 seen &= key_places[None] > places[:, None] - window
-            out[rows] = _attend(q[None, rows], keys, values, seen[None], scale, softcap)[0]
+            out[rows] = _attend(q[None, rows], keys, values, seen[None], how, key_places)[0]
     return out
 
 
@@ -106,20 +147,32 @@ def _gather(pool: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
 def _attend(
     q: torch.Tensor,  # [s, n, Hq, D]
     keys: torch.Tensor,  # [s, N, Hkv, D] fp32
-    values: torch.Tensor,
+    values: torch.Tensor,  # [s, N, Hkv, Dv] fp32
     seen: torch.Tensor,  # [s, n, N] bool
-    scale: float,
-    softcap: float,
-) -> torch.Tensor:  # [s, n, Hq, D] in q's dtype
+    how: Scoring,
+    places: torch.Tensor,  # [N] of the keys in their sequence
+) -> torch.Tensor:  # [s, n, Hq, Dv] in q's dtype
     # Slots that no token of this sequence wrote may hold anything, NaN as well: 0 * NaN is NaN.
     values = values.masked_fill(~seen.any(1)[:, :, None, None], 0.0)
     grouped = q.float().unflatten(2, (keys.shape[2], -1))  # [s, n, Hkv, G, D]
-    scores = torch.einsum("snhgd,sthd->shgnt", grouped, keys) * scale
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
+    scores = torch.einsum("snhgd,sthd->shgnt", grouped, keys) * how.scale
+    if how.softcap:
+        scores = how.softcap * torch.tanh(scores / how.softcap)
+    bias = how.bias(places)
+    if bias is not None:
+        scores = scores + bias.unflatten(0, (keys.shape[2], -1))[None, :, :, None]
     scores = scores.masked_fill(~seen[:, None, None], float("-inf"))
-    out = torch.einsum("shgnt,sthd->snhgd", scores.softmax(-1), values)
+    shares = _shares(scores, how.sinks)
+    out = torch.einsum("shgnt,sthd->snhgd", shares, values)
     return out.flatten(2, 3).to(q.dtype)
+
+
+def _shares(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Softmax over the keys [s, Hkv, G, n, N]; a sink takes its share and gives nothing."""
+    if sinks is None:
+        return scores.softmax(-1)
+    column = sinks.view(*scores.shape[1:3], 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
 
 
 def copy_blocks(

@@ -139,7 +139,8 @@ def test_engine_and_kernels_never_touch_the_collector(path: Path) -> None:
 
 
 def test_engine_above_the_line_loads_without_torch_and_qt() -> None:
-    above = ["scheduler", "client", "thread", "blocks", "config", "messages", "places", "errors"]
+    above = ["scheduler", "plan", "tables", "prefix", "layer_groups", "pace", "client", "thread"]
+    above += ["blocks", "config", "messages", "params", "places", "errors"]
     above += ["sequence", "footprint", "gguf_header", "template_worker"]
     loaded = loaded_by(*(f"engine.{name}" for name in above))
     assert loaded & {"torch", "numpy", "PySide6", "qasync", "triton", "numba", "app"} == set()

@@ -40,7 +40,8 @@ def pieces(text: str, limit: int = PIECE_CHARS) -> list[tuple[int, int]]:
 
 def tool_tip(text: str) -> str:
     """The same words for a tool tip: there Qt takes tags for HTML, and loads images they name."""
-    return f"<span>{escape(text)}</span>" if "<" in text else text
+    lines = escape(text).replace("\n", "<br>")
+    return f"<span>{lines}</span>" if "<" in text else text
 
 
 def letters_words(num_bytes: int) -> str:

@@ -22,11 +22,13 @@ class Intents(QObject):
         rename(session_id, title)
         delete(session_id): take the chat away; Undo is offered.
         undo_delete: the chat deleted last comes back.
+        set_pinned(session_id, is_pinned): keep the chat's blocks in memory, or no longer.
         set_system_prompt(session_id, text)
         set_sampling(session_id, sampling): an `app.records.Sampling`.
         export(session_id, format, path): format is md, json, html or pdf.
         import_chat(path): a JSON export comes in as a new chat.
         open_model(path): a .gguf file or a folder.
+        cancel_load: give up loading a model.
         get_starter: fetch the starter model.
         cancel_starter: stop fetching it.
         restart_engine: after the engine stopped with a reason.
@@ -47,11 +49,13 @@ class Intents(QObject):
     rename = Signal(str, str)
     delete = Signal(str)
     undo_delete = Signal()
+    set_pinned = Signal(str, bool)
     set_system_prompt = Signal(str, str)
     set_sampling = Signal(str, object)
     export = Signal(str, str, str)
     import_chat = Signal(str)
     open_model = Signal(str)
+    cancel_load = Signal()
     get_starter = Signal()
     cancel_starter = Signal()
     restart_engine = Signal()

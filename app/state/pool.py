@@ -51,6 +51,8 @@ class BlockFacts:
     owner: int | None
     filled: int
     block_tokens: int
+    group: int = 0  # layer group, from 0
+    num_groups: int = 1
 
 
 class PoolModel(QObject):
@@ -72,6 +74,7 @@ class PoolModel(QObject):
         super().__init__(parent)
         self.version = 0
         self._filter_owner: int | None = None
+        self._num_groups = 1
         self._take(None)
 
     def set_snapshot(self, snapshot: PoolSnapshot | None) -> None:
@@ -88,7 +91,10 @@ class PoolModel(QObject):
         states = np.frombuffer(snapshot.states if snapshot else b"", np.uint8)  # [num_blocks]
         owners = np.frombuffer(snapshot.owners if snapshot else b"", np.uint16)
         unfilled = np.frombuffer(snapshot.unfilled if snapshot else b"", np.uint8)
+        groups = np.frombuffer(snapshot.groups if snapshot else b"", np.uint8)  # or none at all
         num_blocks = snapshot.num_blocks if snapshot else 0
+        if len(groups) not in (0, num_blocks):
+            raise ValueError(f"snapshot of {num_blocks} blocks has {len(groups)} layer groups")
         if {len(states), len(owners), len(unfilled)} != {num_blocks}:
             raise ValueError(
                 f"snapshot of {num_blocks} blocks has {len(states)} states,"
@@ -96,6 +102,10 @@ class PoolModel(QObject):
             )
         self.snapshot = snapshot
         self._states, self._owners, self._unfilled = states, owners, unfilled
+        self._groups = groups
+        # Not known but by the blocks: a group that holds none now may have held some before.
+        seen = int(groups.max(initial=0)) + 1
+        self._num_groups = max(self._num_groups, seen) if len(groups) else 1
         self._by_state = np.bincount(states, minlength=NUM_STATES)
         # uint8 arithmetic wraps at 256, and so does the number: (owner % 64) * 4 fits exactly.
         index = (owners.astype(np.uint8) % OWNER_NUMBERS) * NUM_STATES + states
@@ -116,6 +126,14 @@ class PoolModel(QObject):
     @property
     def num_saved_by_sharing(self) -> int:
         return self.snapshot.num_saved_by_sharing if self.snapshot else 0
+
+    @property
+    def num_pinned(self) -> int:
+        return self.snapshot.num_pinned if self.snapshot else 0
+
+    @property
+    def num_copies(self) -> int:
+        return self.snapshot.num_copies if self.snapshot else 0
 
     @property
     def counts(self) -> PoolCounts:
@@ -186,7 +204,15 @@ class PoolModel(QObject):
         is_free = state == BlockState.FREE
         filled = 0 if is_free else self.block_tokens - int(self._unfilled[number])
         has_owner = not is_free and owner != NO_OWNER
-        return BlockFacts(number, state, owner if has_owner else None, filled, self.block_tokens)
+        return BlockFacts(
+            number,
+            state,
+            owner if has_owner else None,
+            filled,
+            self.block_tokens,
+            int(self._groups[number]) if len(self._groups) else 0,
+            self._num_groups,
+        )
 
     def owners_in(self, blocks: range) -> list[tuple[int, int]]:
         """(owner, blocks) for a run of blocks, the largest first; free blocks left out."""

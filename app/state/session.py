@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from PySide6.QtCore import QObject, Signal
 
 from app.records import ReplyRecord, Sampling, SessionRecord, TurnRecord
+from app.state.words import paused_sentence
 
 Status = Literal["idle", "waiting", "reading", "running", "paused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDetails:
+    """What is known of a reply of this run beyond its record; not stored, not exported."""
+
+    reused_tokens: int | None = None  # of the prompt; None: the engine did not say
+    first_difference: str = ""  # in words; "" when there is none
+    waste_ratio: float = 0.0  # of the slots it held, over all its steps
 
 
 class Session(QObject):
@@ -18,7 +29,10 @@ class Session(QObject):
     Attributes:
         record: what is stored. While a reply streams its text grows here too.
         owner: number whose colour its blocks have; None while it holds none.
-        status, status_text: what its request does ("2nd in line", "Reading 120 of 700").
+        status, status_text: what its request does ("2nd in line", "Reading 17 %").
+        paused_s: time.monotonic() when its request was paused, 0 while it is not.
+        is_pinned: the user wants its blocks kept in memory; for this run of the application.
+        details: by reply id, for the replies of this run.
         fill: filled slots of the block being written, 0 to block_tokens (for the chip).
         has_cached_blocks: idle, but the pool still holds some of its blocks.
         unread: a reply ended while the chat was not in front.
@@ -42,6 +56,10 @@ class Session(QObject):
         self.owner: int | None = None
         self.status: Status = "idle"
         self.status_text = ""
+        self._sentence = ""
+        self.paused_s = 0.0
+        self.is_pinned = False
+        self.details: dict[str, ReplyDetails] = {}
         self.fill = 0
         self.has_cached_blocks = False
         self.unread = False
@@ -68,10 +86,22 @@ class Session(QObject):
         self.record = replace(self.record, **changes)  # type: ignore[arg-type]
         self.changed.emit()
 
-    def set_status(self, status: Status, text: str = "") -> None:
-        if (status, text) != (self.status, self.status_text):
-            self.status, self.status_text = status, text
+    def set_status(
+        self, status: Status, text: str = "", sentence: str = "", paused_s: float = 0.0
+    ) -> None:
+        """`text` is for narrow places; `sentence`, if given, is the same at length."""
+        new = (status, text, sentence or text, paused_s)
+        if new != (self.status, self.status_text, self._sentence, self.paused_s):
+            self.status, self.status_text, self._sentence, self.paused_s = new
             self.changed.emit()
+
+    def status_sentence(self, now_s: float | None = None) -> str:
+        """What its request does, at length; "" when there is nothing to say. A pause says how long
+        it has lasted, so ask again. `now_s` is time.monotonic()."""
+        if self.status != "paused" or not self.paused_s:
+            return self._sentence
+        now_s = time.monotonic() if now_s is None else now_s
+        return paused_sentence(self._sentence, now_s - self.paused_s)
 
     def add_turn(self, turn: TurnRecord) -> int:
         self.record = replace(self.record, turns=(*self.record.turns, turn))
@@ -140,6 +170,10 @@ class Sessions(QObject):
     @property
     def current(self) -> Session | None:
         return self.get(self.current_id)
+
+    def is_in_front(self, session_id: str) -> bool:
+        """The user sees this chat."""
+        return session_id == self.current_id
 
     def insert(self, session: Session, index: int = 0) -> None:
         self.all.insert(index, session)

@@ -61,6 +61,7 @@ class Role(IntEnum):
     STATUS = Qt.ItemDataRole.UserRole + 5  # app.state.session.Status
     STATUS_TEXT = Qt.ItemDataRole.UserRole + 6
     CURRENT = Qt.ItemDataRole.UserRole + 7
+    PINNED = Qt.ItemDataRole.UserRole + 8
 
 
 def group_name(updated_ms: int, today: date) -> str:
@@ -133,7 +134,7 @@ class SessionListModel(QAbstractListModel):
         if role == Qt.ItemDataRole.AccessibleTextRole:
             return self._spoken(session)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return session.title
+            return self._tip(session)
         answers: dict[int, object] = {
             Role.KIND: "chat",
             Role.SESSION_ID: session.session_id,
@@ -141,15 +142,27 @@ class SessionListModel(QAbstractListModel):
             Role.STATUS: session.status,
             Role.STATUS_TEXT: session.status_text,
             Role.CURRENT: session.session_id == self._sessions.current_id,
+            Role.PINNED: session.is_pinned,
         }
         return chip_of(session) if role == Role.CHIP else answers.get(role)
+
+    def _tip(self, session: Session) -> str:
+        """The whole title, and below it what the row has no room for."""
+        lines = [session.title]
+        if sentence := session.status_sentence():
+            lines.append(sentence)
+        if session.is_pinned:
+            lines.append("Kept in memory")
+        return "\n".join(lines)
 
     def _spoken(self, session: Session) -> str:
         words = [session.title]
         if session.status != "idle":
-            words.append(session.status_text or session.status)
+            words.append(session.status_sentence() or session.status)
         if session.unread:
             words.append("unread")
+        if session.is_pinned:
+            words.append("kept in memory")
         return ", ".join(words)
 
     def flags(self, index: Index) -> Qt.ItemFlag:

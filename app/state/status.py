@@ -24,11 +24,13 @@ class AppStatus(QObject):
         changed: anything above.
         toast(text, undo_label): a line at the bottom of the chat; undo_label "" = no button,
             pressing it emits `Intents.undo_delete`.
+        notice(text): like a toast, of something that happened by itself.
         error(text): like a toast, stays until closed.
     """
 
     changed = Signal()
     toast = Signal(str, str)
+    notice = Signal(str)
     error = Signal(str)
 
     def __init__(self, parent: QObject | None = None) -> None:

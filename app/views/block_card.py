@@ -60,6 +60,10 @@ class BlockCard(QFrame):
             name = "Last chat" if facts.state == BlockState.CACHED else "Chat"
             filled = f"{facts.filled} of {facts.block_tokens} slots"
             self._rows = [(name, title), ("Filled", filled)]
+            if facts.num_groups > 1:
+                self._rows.append(
+                    ("Layers", f"layer group {facts.group + 1} of {facts.num_groups}")
+                )
         self._fit()
 
     def set_cell(self, blocks: range, owners: list[tuple[int, str, int]]) -> None:

@@ -109,7 +109,17 @@ class ChatRow(QStyledItemDelegate):
             painter.drawRoundedRect(box.adjusted(1, 1, -1, -1), 5, 5)
 
     def _paint_marks(self, painter: QPainter, index: Index, box: QRectF) -> float:
-        """Unread dot, state in words or its icon. Returns where the title must end."""
+        """State, and the pin of a chat kept in memory. Returns where the title must end."""
+        right = self._paint_state(painter, index, box)
+        if not index.data(Role.PINNED):
+            return right
+        left = right - (12 if right == box.right() - 8 else 18)
+        mark = icon("pin", "text.tertiary", 12)
+        mark.paint(painter, int(left), int(box.center().y() - 6), 12, 12)
+        return left
+
+    def _paint_state(self, painter: QPainter, index: Index, box: QRectF) -> float:
+        """Unread dot, state in words or its icon. Returns where what stands before it must end."""
         right, middle = box.right() - 8, box.center().y()
         status = index.data(Role.STATUS)
         if status in ("failed", "paused"):
@@ -122,7 +132,9 @@ class ChatRow(QStyledItemDelegate):
         words = str(index.data(Role.STATUS_TEXT) or "")
         if status in ("waiting", "reading") and words:
             font = theme().font("small", "regular")
-            room = min(QFontMetricsF(font).horizontalAdvance(words) + 1, box.width() * 0.55)
+            metrics, most = QFontMetricsF(font), box.width() * 0.55
+            words = metrics.elidedText(words, Qt.TextElideMode.ElideRight, most - 1)
+            room = metrics.horizontalAdvance(words) + 1
             painter.setFont(font)
             painter.setPen(theme().color("text.secondary"))
             flags = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter

@@ -103,7 +103,7 @@ class MainWindow(QMainWindow):
         column.addWidget(self.splitter, 1)
         self.strip = PoolStrip(pool, self._root)
         column.addWidget(self.strip)
-        self.status_line = StatusLine(status, pool, self._root)
+        self.status_line = StatusLine(status, pool, self._intents, self._root)
         column.addWidget(self.status_line)
         self._scrim = Scrim(self._root)
         self._scrim.hide()

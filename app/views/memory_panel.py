@@ -8,8 +8,8 @@ from PySide6.QtCore import QEvent, QRect, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
 
-from app.render.chip import ChipState, paint_state
-from app.render.figures import block_size_text, count_text, memory_text
+from app.render.chip import ChipState
+from app.render.figures import block_size_text, count_text
 from app.render.theme import theme
 from app.state.intents import Intents
 from app.state.pool import OwnerRow, PoolModel
@@ -19,9 +19,10 @@ from app.views.block_grid import BlockGrid
 from app.views.buttons import icon_button, refresh_icons
 from app.views.empty_words import EmptyWords
 from app.views.grid_view import MARGIN
-from app.views.legend import PADDING, ROW_PX, TITLE_AT, Legend, LegendHead, LegendRow, folded
+from app.views.legend import PADDING, ROW_PX, Legend, LegendHead, LegendRow, folded
 from app.views.memory_figures import HEIGHT as FIGURES_PX
 from app.views.memory_figures import MemoryFigures
+from app.views.memory_notes import MemoryNotes, notes_of
 
 HEAD_PX = 40
 FIGURES_TOP = HEAD_PX + 12
@@ -29,6 +30,7 @@ GRID_TOP = FIGURES_TOP + FIGURES_PX + 12
 CAPTION_PX = 32  # a line of 16 with 8 around it
 LEGEND_ROWS_KEPT = 3  # in a low window the rest scrolls
 LEAST_GRID_PX = 192
+LEAST_FOOT_PX = 4
 EMPTY_PX = 8 + 24 + 3 * 22
 GONE_CHAT = "A deleted chat"
 
@@ -58,13 +60,13 @@ class MemoryPanel(QWidget):
         self._heard: WeakSet[Session] = WeakSet()
         self._rules: list[int] = []  # heights at which a hairline runs
         self._caption = QRect()
-        self._sharing = QRect()
         self.setObjectName("memory_panel")
         self._build_head()
         self._figures = MemoryFigures(self)
         self._grid = BlockGrid(pool, self.title_of, self)
         self._legend_head = LegendHead(self)
         self._legend = Legend(self)
+        self._notes = MemoryNotes(self)
         self._empty = EmptyWords(self)
         self._connect(intents)
         self._sync()
@@ -82,6 +84,10 @@ class MemoryPanel(QWidget):
     @property
     def legend(self) -> Legend:
         return self._legend
+
+    @property
+    def notes(self) -> MemoryNotes:
+        return self._notes
 
     @property
     def figures(self) -> MemoryFigures:
@@ -183,6 +189,7 @@ class MemoryPanel(QWidget):
         self._figures.set_counts(self._pool.counts, self._pool.block_bytes)
         rows = [self._legend_row(row) for row in self._ordered(owner_rows)]
         self._legend.set_rows(folded(rows, self._is_fold_open))
+        self._notes.set_notes(notes_of(self._pool) if rows else [])
         self._show_all.setVisible(self._pool.filter_owner is not None)
         self._show_all.setChecked(self._pool.filter_owner is not None)
         self._set_empty_words()
@@ -270,11 +277,13 @@ class MemoryPanel(QWidget):
             widget.setVisible(bool(self._pool.num_blocks))
         if not self._pool.num_blocks:
             self._rules, self._caption = [HEAD_PX - 1], QRect()
-            self._arrange_legend(FIGURES_TOP, has_rows=False, saves=0)
+            self._arrange_legend(FIGURES_TOP, has_rows=False)
             return
         has_rows = bool(self._legend.rows)
-        saves = ROW_PX if self._pool.num_saved_by_sharing else 0
-        kept = 1 + 8 + (1 + LEGEND_ROWS_KEPT + 1) * ROW_PX if has_rows else 1 + EMPTY_PX
+        notes_px = max(ROW_PX, self._notes.wanted_height)
+        kept = 1 + EMPTY_PX
+        if has_rows:
+            kept = 1 + 8 + (1 + LEGEND_ROWS_KEPT) * ROW_PX + notes_px + LEAST_FOOT_PX
         room = height - GRID_TOP + MARGIN - CAPTION_PX - kept
         has_caption = room >= LEAST_GRID_PX
         if not has_caption:
@@ -289,10 +298,10 @@ class MemoryPanel(QWidget):
             self._caption = QRect(PADDING, y + 8, width - 2 * PADDING, 16)
             y += CAPTION_PX
         self._rules = [HEAD_PX - 1, y]
-        self._arrange_legend(y + 1 + 8, has_rows, saves)
+        self._arrange_legend(y + 1 + 8, has_rows)
         self.update()
 
-    def _arrange_legend(self, y: int, has_rows: bool, saves: int) -> None:
+    def _arrange_legend(self, y: int, has_rows: bool) -> None:
         width, height = self.width(), self.height()
         self._zoom_out.setEnabled(self._grid.view.is_zoomed)
         self._zoom_in.setEnabled(bool(self._pool.num_blocks))
@@ -302,12 +311,14 @@ class MemoryPanel(QWidget):
             widget.setVisible(has_rows)
         self._legend_head.setGeometry(0, y, width, ROW_PX)
         y += ROW_PX
-        room = max(ROW_PX, (height - y - saves - 4) // ROW_PX * ROW_PX)  # whole rows
-        rows_px = min(self._legend.wanted_height, room)
+        room = max(1, (height - y - LEAST_FOOT_PX) // ROW_PX)  # rows; the notes give way first
+        num_rows, num_notes = len(self._legend.rows), len(self._notes.texts)
+        num_notes = min(num_notes, max(0, room - min(num_rows, LEGEND_ROWS_KEPT)))
+        rows_px = ROW_PX * min(num_rows, room - num_notes)
+        notes_px = ROW_PX * num_notes
         self._legend.setGeometry(0, y, width, rows_px)
-        self._sharing = QRect()
-        if saves:
-            self._sharing = QRect(PADDING, y + rows_px, width - 2 * PADDING, ROW_PX)
+        self._notes.setVisible(bool(notes_px))
+        self._notes.setGeometry(0, y + rows_px, width, notes_px)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self._arrange()
@@ -320,15 +331,6 @@ class MemoryPanel(QWidget):
         super().changeEvent(event)
 
     # --- painting ---------------------------------------------------------------------------
-
-    @property
-    def sharing_text(self) -> str:
-        """What sharing saves; "" when it saves nothing."""
-        saved = self._pool.num_saved_by_sharing
-        if not saved:
-            return ""
-        blocks = f"{count_text(saved)} block{'' if saved == 1 else 's'}"
-        return f"Sharing saves {blocks}, {memory_text(saved * self._pool.block_bytes)}"
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -347,10 +349,3 @@ class MemoryPanel(QWidget):
             painter.setPen(theme().color("text.tertiary"))
             painter.drawText(self._caption, middle, left)
             painter.drawText(self._caption, middle | Qt.AlignmentFlag.AlignRight, right)
-        if not self._sharing.isNull():
-            paint_state(
-                painter, self._sharing.adjusted(0, 0, 12 - self._sharing.width(), 0), "shared"
-            )
-            painter.setPen(theme().color("text.secondary"))
-            words = self._sharing.adjusted(TITLE_AT - PADDING, 0, 0, 0)
-            painter.drawText(words, middle, self.sharing_text)

@@ -66,7 +66,7 @@ class ModelRow(QFrame):
         self.fetch_button.clicked.connect(self._intents.get_starter)
         self.cancel_button = QPushButton("Cancel", self)
         self.cancel_button.setProperty("compact", "true")
-        self.cancel_button.clicked.connect(self._intents.cancel_starter)
+        self.cancel_button.clicked.connect(self._on_cancel)
         self.open_button = QPushButton("Open a model…", self)
         self.open_button.setProperty("compact", "true")
         self.open_button.clicked.connect(self.open_model_wanted)
@@ -104,7 +104,9 @@ class ModelRow(QFrame):
             part.setVisible(phase == "ready")
         can_fetch = phase in ("none", "failed") and bool(status.starter_name)
         self.fetch_button.setVisible(can_fetch)
-        self.cancel_button.setVisible(phase == "fetching")
+        self.cancel_button.setVisible(phase in ("fetching", "loading"))
+        loading = phase == "loading"
+        self.cancel_button.setAccessibleName("Cancel loading" if loading else "Cancel download")
         self.open_button.setVisible(phase not in ("fetching", "loading"))
         self.open_button.setText("Other model…" if phase == "ready" else "Open a model…")
         self.bar.setVisible(phase in ("fetching", "loading"))
@@ -113,6 +115,13 @@ class ModelRow(QFrame):
         self.reason.setText(status.message)
         self.reason.setVisible(phase in ("failed", "stopped", "none") and bool(status.message))
         set_state(self, "tone", "error" if phase in ("failed", "stopped") else "")
+
+    @Slot()
+    def _on_cancel(self) -> None:
+        if self._status.phase == "loading":
+            self._intents.cancel_load.emit()
+        else:
+            self._intents.cancel_starter.emit()
 
     def _name(self) -> str:
         status = self._status

@@ -96,10 +96,20 @@ class ChatList(QListView):
         menu.addAction("Open", lambda: intents.open_chat.emit(session_id))
         # The key stands in the text: a second shortcut of its own would be ambiguous.
         menu.addAction(icon("pencil"), "Rename\tF2", lambda: self.edit_title(session_id))
+        self._add_pin(menu, session_id)
         menu.addSeparator()
         trash = icon("trash-2", "error.base")
         menu.addAction(trash, "Delete\tDel", lambda: intents.delete.emit(session_id))
         return menu
+
+    def _add_pin(self, menu: QMenu, session_id: str) -> None:
+        session = self._chats.session_at(self._chats.row_of(session_id))
+        pin = menu.addAction("Keep in memory")
+        pin.setCheckable(True)
+        pin.setChecked(session is not None and session.is_pinned)
+        pin.setToolTip("The chat's blocks stay in the pool until you quit")
+        menu.setToolTipsVisible(True)
+        pin.triggered.connect(lambda wanted: self._intents.set_pinned.emit(session_id, wanted))
 
 
 class SearchField(QLineEdit):

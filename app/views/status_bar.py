@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLay
 from app.render.figures import count_text, memory_text
 from app.render.plain import tool_tip
 from app.render.theme import theme
+from app.state.intents import Intents
 from app.state.pool import PoolModel
 from app.state.status import AppStatus
 from app.views.banners import IconLabel
@@ -37,10 +38,17 @@ class StatusLine(QWidget):
     model_wanted = Signal()
     panel_wanted = Signal()
 
-    def __init__(self, status: AppStatus, pool: PoolModel, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        status: AppStatus,
+        pool: PoolModel,
+        intents: Intents,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
         self._status = status
         self._pool = pool
+        self._intents = intents
         self.setProperty("surface", "chrome")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setFixedHeight(int(theme().size("status_bar")))
@@ -63,6 +71,9 @@ class StatusLine(QWidget):
         row.setSpacing(10)
         self.model = self._part("box", "Model")
         self.model.clicked.connect(self.model_wanted)
+        self.cancel = self._part("", "Cancel loading")
+        self.cancel.setText("Cancel")
+        self.cancel.clicked.connect(self._on_cancel)
         self.device_icon = IconLabel("cpu", "text.secondary", self, 14)
         self.device = self._label()
         self.load = self._label()
@@ -71,6 +82,8 @@ class StatusLine(QWidget):
         self.pool = self._part("", "Memory pool")
         self.pool.clicked.connect(self.panel_wanted)
         row.addWidget(self.model)
+        row.addSpacing(-8)
+        row.addWidget(self.cancel)
         row.addSpacing(2)
         row.addWidget(self.device_icon)
         row.addSpacing(-4)
@@ -105,12 +118,27 @@ class StatusLine(QWidget):
         self.model.setText(f" {words}")
         tip = model.file if model and status.phase == "ready" else status.message
         self.model.setToolTip(tool_tip(tip))
+        self._show_cancel()
         self._show_device()
         number = status.num_generating
         ready = status.phase == "ready"
         self.load.setText(f"{number} generating" if number else "Idle" if ready else "")
         self.speed.setText(f"{status.tokens_per_s:,.0f} tok/s" if number else "")
         self.speed.setVisible(bool(number))
+
+    def _show_cancel(self) -> None:
+        phase = self._status.phase
+        self.cancel.setVisible(phase in ("fetching", "loading"))
+        words = "Cancel download" if phase == "fetching" else "Cancel loading"
+        self.cancel.setToolTip(words)
+        self.cancel.setAccessibleName(words)
+
+    @Slot()
+    def _on_cancel(self) -> None:
+        if self._status.phase == "loading":
+            self._intents.cancel_load.emit()
+        else:
+            self._intents.cancel_starter.emit()
 
     def _show_device(self) -> None:
         status, model = self._status, self._status.model

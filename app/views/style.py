@@ -20,6 +20,7 @@ from app.render.icons import icon
 from app.render.resources import tokens
 from app.render.theme import theme
 
+MENU_ICON_AT = 10  # px from a menu's edge, as the style sheet has it
 _STANDARD = QStyle.StandardPixmap
 STANDARD_ICONS = {
     _STANDARD.SP_FileDialogBack: "chevron-left",
@@ -105,8 +106,21 @@ class TesseraStyle(QProxyStyle):
         widget: QWidget | None = None,
     ) -> None:
         # Lists draw their ring inside the row, buttons have the frame: no dotted rectangles.
-        if element != QStyle.PrimitiveElement.PE_FrameFocusRect:
+        if element == QStyle.PrimitiveElement.PE_FrameFocusRect:
+            return
+        if element == QStyle.PrimitiveElement.PE_IndicatorMenuCheckMark:
+            self._draw_check(option, painter, widget)
+        else:
             super().drawPrimitive(element, option, painter, widget)
+
+    def _draw_check(self, option: QStyleOption, painter: QPainter, widget: QWidget | None) -> None:
+        """The mark of a menu's entry, in line with the icons of the other entries."""
+        if option.state & QStyle.StateFlag.State_On:
+            entries = widget.actions() if widget is not None else []
+            has_icons = any(not entry.icon().isNull() for entry in entries)
+            left = MENU_ICON_AT if has_icons else option.rect.left()
+            place = option.rect.translated(left - option.rect.left(), 0)
+            icon("check", "text.primary").paint(painter, place.adjusted(-1, -1, 1, 1))
 
     def _draw_ring(self, option: QStyleOption, painter: QPainter) -> None:
         now = theme()

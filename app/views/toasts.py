@@ -13,6 +13,7 @@ from app.views.buttons import icon_button
 
 SHOWN_MS = 6000
 MOST = 4
+NOTICE_PICTURE = "microchip"  # it comes from the machine, not from what the user did
 GAP = 8
 
 
@@ -26,7 +27,9 @@ class Toast(QFrame):
     undo_wanted = Signal()
     closed = Signal()
 
-    def __init__(self, text: str, undo_label: str, is_error: bool, parent: QWidget) -> None:
+    def __init__(
+        self, text: str, undo_label: str, is_error: bool, parent: QWidget, picture: str = "check"
+    ) -> None:
         super().__init__(parent)
         self.is_error = is_error
         self.setProperty("kind", "banner" if is_error else "popup")
@@ -34,7 +37,7 @@ class Toast(QFrame):
         row = QHBoxLayout(self)
         row.setContentsMargins(12, 6, 8, 6)
         row.setSpacing(12)
-        mark = ("triangle-alert", "error.base") if is_error else ("check", "text.secondary")
+        mark = ("triangle-alert", "error.base") if is_error else (picture, "text.secondary")
         row.addWidget(IconLabel(*mark, self))
         words = wrapping_label(self)
         words.setText(text[:600])
@@ -62,7 +65,7 @@ class Toast(QFrame):
     def height_for(self, width: int) -> int:
         self.setFixedWidth(width)
         layout = self.layout()
-        needed = layout.heightForWidth(width) if layout is not None else 0
+        needed = layout.totalHeightForWidth(width) if layout is not None else 0
         return max(40, needed)
 
 
@@ -76,11 +79,16 @@ class Toasts(QObject):
         self.shown: list[Toast] = []
         self._bottom = 16
         status.toast.connect(self._on_toast)
+        status.notice.connect(self._on_notice)
         status.error.connect(self._on_error)
 
     @Slot(str, str)
     def _on_toast(self, text: str, undo_label: str) -> None:
         self._add(Toast(text, undo_label, False, self._host))
+
+    @Slot(str)
+    def _on_notice(self, text: str) -> None:
+        self._add(Toast(text, "", False, self._host, NOTICE_PICTURE))
 
     @Slot(str)
     def _on_error(self, text: str) -> None:

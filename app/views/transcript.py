@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, QUrl, Slot
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, Qt, QUrl, Slot
 from PySide6.QtGui import (
     QContextMenuEvent,
     QDesktopServices,
     QGuiApplication,
+    QHelpEvent,
     QKeyEvent,
     QKeySequence,
     QMouseEvent,
@@ -15,7 +16,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QMenu, QPushButton, QToolTip, QWidget
 
 from app.render.icons import icon
-from app.render.plain import for_qt
+from app.render.plain import for_qt, tool_tip
 from app.state.intents import Intents
 from app.state.session import Session
 from app.views.buttons import picture_of, refresh_icons
@@ -157,6 +158,23 @@ class TranscriptView(TranscriptCanvas):
 
     def _say(self, words: str) -> None:
         QToolTip.showText(self.cursor().pos(), words, self, self.rect(), 1200)
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            self._show_details(event)
+            return True
+        return bool(super().viewportEvent(event))
+
+    def _show_details(self, event: QHelpEvent) -> None:
+        """Over the line under a reply: all that is known of it."""
+        item = self._item_at(QPointF(event.pos()))
+        if not isinstance(item, MetaItem) or not item.tip:
+            QToolTip.hideText()
+            return
+        left, width = self._column()
+        top = self.document.tops[self._meta_index(item.turn_index)]
+        line = QRect(left, round(top - self.verticalScrollBar().value()), width, round(item.height))
+        QToolTip.showText(event.globalPos(), tool_tip(item.tip), self.viewport(), line)
 
     # --- mouse and keys --------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from PySide6.QtCore import QRectF, Qt, QTimer, Slot
 from PySide6.QtGui import (
     QFocusEvent,
     QGuiApplication,
+    QHideEvent,
     QPainter,
     QPaintEvent,
     QResizeEvent,
@@ -24,6 +25,7 @@ from app.views.transcript_items import USER_INSET, Item
 
 MARGIN = 32  # least space beside the column, the inset of turns included
 AT_END_PX = 2
+CLOCK_MS = 1000  # how long a pause lasts is said in whole seconds
 
 
 def column_of(width: int, window_width: int) -> tuple[int, int]:
@@ -51,6 +53,9 @@ class TranscriptCanvas(QAbstractScrollArea):
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.timeout.connect(self._refresh)
+        self._clock = QTimer(self)  # runs only while a pause is in sight
+        self._clock.setInterval(CLOCK_MS)
+        self._clock.timeout.connect(self._on_session)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -80,8 +85,14 @@ class TranscriptCanvas(QAbstractScrollArea):
         # The text is read from the record: on its way through a signal Qt may garble it.
         self._mark(turn_index)
 
+    def _run_clock(self) -> None:
+        wanted = self.isVisible() and bool(self._session.paused_s)
+        if wanted != self._clock.isActive():
+            (self._clock.start if wanted else self._clock.stop)()
+
     @Slot()
     def _on_session(self) -> None:
+        self._run_clock()
         turns = self._session.record.turns
         for index in range(len(turns) - 1, -1, -1):
             self._mark(index)
@@ -122,8 +133,13 @@ class TranscriptCanvas(QAbstractScrollArea):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._all_dirty = self._all_dirty or bool(self._dirty)
+        self._run_clock()
+        self._all_dirty = self._all_dirty or bool(self._dirty) or bool(self._session.paused_s)
         self._refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._clock.stop()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -241,7 +241,7 @@ class TranscriptDocument:
         is_last = turn_index == len(self._session.record.turns) - 1
         status = ("", "")
         if reply.state == "streaming":
-            status = (self._session.status, self._session.status_text)
+            status = (self._session.status, self._session.status_sentence())
         chip = chip_of(self._session)
         if not is_last:
             chip = chip.resting()
@@ -261,8 +261,9 @@ class TranscriptDocument:
     def _footer(self, turn_index: int, reply: ReplyRecord, is_last: bool) -> list[Item]:
         session = self._session
         if reply.state == "streaming":
-            if session.status in ("waiting", "reading", "paused") and session.status_text:
-                note = NoteItem(session.status_text, is_error=False)
+            sentence = session.status_sentence()
+            if session.status in ("waiting", "reading", "paused") and sentence:
+                note = NoteItem(sentence, is_error=False)
                 note.gap = TEXT_GAP if self._turns[turn_index].body else REPLY_GAP
                 return [note]
             if not self._turns[turn_index].body:
@@ -271,7 +272,7 @@ class TranscriptDocument:
                 return [empty]
             return []
         chip = chip_of(session) if is_last else chip_of(session).resting()
-        meta = MetaItem(turn_index, reply, chip)
+        meta = MetaItem(turn_index, reply, chip, session.details.get(reply.reply_id))
         if reply.state == "failed":
             sentence = reply.error or "The reply failed."
             return [NoteItem(sentence, is_error=True, has_button=is_last), meta]

@@ -9,7 +9,9 @@ from app.records import ReplyRecord
 from app.render.chip import paint_chip
 from app.render.figures import memory_text
 from app.render.theme import theme
+from app.state.session import ReplyDetails
 from app.state.session_list import Chip
+from app.state.words import reused_words
 from app.views.transcript_items import Item, Selected
 
 HEIGHT = 28
@@ -48,14 +50,35 @@ def meta_parts(reply: ReplyRecord) -> list[tuple[str, str]]:
     return parts
 
 
+def detail_lines(reply: ReplyRecord, details: ReplyDetails | None) -> list[str]:
+    """Everything that is known of a finished reply, a line each: for the tool tip, where what the
+    line has no room for is said too."""
+    details = details or ReplyDetails()
+    parts = [text for text, _ in meta_parts(reply)]
+    if reply.prompt_tokens:
+        parts.pop()  # said below, at length
+        num_reused = details.reused_tokens
+        num_reused = reply.cached_tokens if num_reused is None else num_reused
+        parts.append(reused_words(num_reused, reply.prompt_tokens))
+    if details.first_difference:
+        parts.append(details.first_difference)
+    if details.waste_ratio > 0:
+        share = f"{100 * details.waste_ratio:.1f}" if details.waste_ratio >= 0.001 else "under 0.1"
+        parts.append(f"{share} % of the slots it held were empty")
+    return [text[0].upper() + text[1:] for text in parts]
+
+
 class MetaItem(Item):
     """Painted below a reply; its buttons are real widgets that the view places over it."""
 
     gap = 8
     joint = ""
 
-    def __init__(self, turn_index: int, reply: ReplyRecord, chip: Chip) -> None:
+    def __init__(
+        self, turn_index: int, reply: ReplyRecord, chip: Chip, details: ReplyDetails | None = None
+    ) -> None:
         super().__init__()
+        self.details = details
         self.turn_index = turn_index
         self.reply = reply
         self.chip = chip
@@ -70,6 +93,10 @@ class MetaItem(Item):
 
     def hit(self, x: float, y: float) -> int:
         return 0
+
+    @property
+    def tip(self) -> str:
+        return "\n".join(detail_lines(self.reply, self.details))
 
     def paint(self, painter: QPainter, clip: QRectF, selected: Selected | None) -> None:
         font = theme().font("small", "regular")

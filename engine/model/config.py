@@ -1,4 +1,4 @@
-"""DecoderConfig: the shape of a decoder as `decoder.py` runs it, from GGUF metadata or config.json.
+"""DecoderConfig: the shape of a decoder as `decoder.py` runs it, and how a config.json gives it.
 
 Only what is run exactly is accepted; everything else is refused by name, never approximated.
 """
@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import BadFileError, UnsupportedModelError, shown
-from engine.model.families import FAMILIES, IN_GGUF, SUPPORTED, WAY_OUT, WAY_OUT_OF_GGUF, Family
+from engine.model.experts import Experts, hf_experts
+from engine.model.families import FAMILIES, SUPPORTED, WAY_OUT, Family
 from engine.model.getter import Getter
-from engine.model.positions import NO_ROPE_EVERY, hf_layers, hf_rotary
-from engine.model.rope import RopeScaling, scaling_from_gguf
+from engine.model.positions import hf_layers, hf_rotary, most_tokens
+from engine.model.rope import RopeScaling
+from engine.model.variants import plainly, refuse_settings
 
-__all__ = ["IN_GGUF", "SUPPORTED", "DecoderConfig", "from_gguf", "from_hf"]
+__all__ = ["SUPPORTED", "DecoderConfig", "from_hf"]
 
 MAX_LAYERS = 1024
 
@@ -73,6 +75,9 @@ class DecoderConfig:
     interleaved_rope: bool = False  # rotary pairs neighbours
     fused_qkv: str = ""  # one tensor: "rows" (Q, then K, then V) or "groups" (by KV head)
     fused_gate_up: bool = False
+    embedding_norm: bool = False
+    experts: Experts | None = None
+    alibi: str = ""  # whose, see `alibi`; no layer has rotary positions then
     names: str = "llama"  # of tensors, see `layout`
 
     @property
@@ -98,15 +103,18 @@ def from_hf(config: Mapping[str, Any], name: str) -> DecoderConfig:
         BadFileError: a value is missing or impossible.
     """
     kind = config.get("model_type")
-    family = _family(kind, FAMILIES, name)
+    config, family = plainly(config, family_of(kind, FAMILIES, name), name)
     get = Getter(config, f"{name}/config.json")
     _refuse_hf(config, family, name)
     num_layers = get.whole("num_hidden_layers")
-    _check_num_layers(num_layers, name)
+    check_num_layers(num_layers, name)
     num_heads = get.whole("num_attention_heads")
     hidden_size = get.whole("hidden_size")
     kv_heads = family.num_kv_heads or num_heads
     windows, rope_layers = hf_layers(get, family, num_layers, name)
+    head_dim = _hf_head_dim(get, family, hidden_size // num_heads)
+    rotary = hf_rotary(config, get, family, head_dim, name)
+    context_tokens = get.whole("max_position_embeddings", family.context_tokens)
     shape = DecoderConfig(
         architecture=str(kind),
         num_layers=num_layers,
@@ -115,78 +123,25 @@ def from_hf(config: Mapping[str, Any], name: str) -> DecoderConfig:
         num_heads=num_heads,
         num_kv_heads=get.whole(family.kv_heads_key, kv_heads) if family.kv_heads_key else num_heads,
         vocab_size=get.whole("vocab_size"),
-        context_tokens=get.whole("max_position_embeddings", family.context_tokens),
+        context_tokens=min(context_tokens, most_tokens(rotary) or context_tokens),
         norm_eps=get.number(family.eps_key, family.eps),
         tied_head=get.flag("tie_word_embeddings", family.tied_head),
         windows=windows,
         rope_layers=rope_layers,
-        **hf_rotary(config, get, family, _hf_head_dim(get, family, hidden_size // num_heads), name),
+        experts=hf_experts(get, family, num_layers, name),
+        **rotary,
         **_hf_biases(get, family),
         **_hf_maths(get, family),
         **_hf_scales(get, family, hidden_size),
     )
-    _check_sizes(shape, name)
-    return shape
-
-
-def from_gguf(
-    metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], name: str
-) -> DecoderConfig:
-    """From a checked GGUF header: its metadata and its tensors' shapes.
-
-    Raises: as `from_hf`.
-    """
-    arch = metadata.get("general.architecture")
-    family = _family(arch, {kind: FAMILIES[kind] for kind in IN_GGUF}, name, WAY_OUT_OF_GGUF)
-    _refuse_gguf(metadata, str(arch), name)
-    get = Getter(metadata, name, f"{arch}.")
-    num_layers = get.whole("block_count")
-    num_heads = get.whole("attention.head_count")
-    hidden_size = get.whole("embedding_length")
-    head_dim = get.whole("attention.key_length", hidden_size // max(1, num_heads))
-    if get.whole("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModelError(f"{name} has keys and values of different sizes: {WAY_OUT}")
-    window = get.whole("attention.sliding_window", 0, low=0)
-    _check_num_layers(num_layers, name)
-    no_rope = NO_ROPE_EVERY if arch == "smollm3" else num_layers + 1
-    embedding = tensors.get("token_embd.weight", (0,))
-    shape = DecoderConfig(
-        architecture=str(arch),
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        intermediate_size=get.whole("feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=get.whole("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        vocab_size=embedding[0] or get.whole("vocab_size"),  # rows may be padded beyond the words
-        context_tokens=get.whole("context_length"),
-        norm_eps=get.number("attention.layer_norm_rms_epsilon"),
-        rope_theta=get.number("rope.freq_base", 10_000.0),
-        rotary_dim=get.whole("rope.dimension_count", head_dim),
-        rope_scaling=scaling_from_gguf(metadata, str(arch), name),
-        qkv_bias="blk.0.attn_q.bias" in tensors,
-        output_bias="blk.0.attn_output.bias" in tensors,
-        mlp_bias="blk.0.ffn_down.bias" in tensors,
-        qk_norm=bool(family.qk_norm),
-        tied_head="output.weight" not in tensors,
-        windows=(window,) * num_layers,
-        rope_layers=tuple((i + 1) % no_rope != 0 for i in range(num_layers)),
-        permuted_qk=family.permuted_in_gguf,
-    )
-    _check_sizes(shape, name)
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) > shape.vocab_size:
-        raise BadFileError(
-            f"{name} lists {len(tokens):,} tokens and has weights for {shape.vocab_size:,}: "
-            "fetch it again"
-        )
+    check_sizes(shape, name)
     return shape
 
 
 # --- parts --------------------------------------------------------------------------------------
 
 
-def _family(
+def family_of(
     kind: object, families: Mapping[str, Family], name: str, way_out: str = WAY_OUT
 ) -> Family:
     if not isinstance(kind, str) or not kind:
@@ -212,12 +167,7 @@ def _refuse_hf(config: Mapping[str, Any], family: Family, name: str) -> None:
             f"{name} uses the activation {shown(activation)}, which this version cannot run: "
             f"{WAY_OUT}"
         )
-    for key, neutral in family.neutral.items():
-        value = config.get(key)
-        if value not in neutral:
-            raise UnsupportedModelError(
-                f"{name} sets {key} to {shown(value)}, which this version cannot run: {WAY_OUT}"
-            )
+    refuse_settings(config, family.neutral, name)
 
 
 def _hf_head_dim(get: Getter, family: Family, usual: int) -> int:
@@ -257,6 +207,8 @@ def _hf_maths(get: Getter, family: Family) -> dict[str, Any]:
         "gated": family.gated,
         "fused_qkv": family.fused_qkv,
         "fused_gate_up": family.fused_gate_up,
+        "embedding_norm": family.embedding_norm,
+        "alibi": family.alibi,
         "names": family.names,
     }
 
@@ -265,7 +217,7 @@ def _hf_scales(get: Getter, family: Family, hidden_size: int) -> dict[str, Any]:
     """Multipliers and soft-caps, under the names that DecoderConfig gives them."""
     found = {name: get.optional(*pair) for name, pair in family.scales.items()}
     for name, value in found.items():
-        if not value and not name.endswith("softcap"):
+        if not value and not name.endswith("softcap") and family.scales[name][1]:
             raise get.bad(family.scales[name][0], None)
     if "query_scalar" in found:
         found["attention_scale"] = found.pop("query_scalar") ** -0.5
@@ -276,60 +228,31 @@ def _hf_scales(get: Getter, family: Family, hidden_size: int) -> dict[str, Any]:
     return found
 
 
-# Metadata of kin models that reuse these architecture names; neutral values change nothing.
-_GGUF_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "expert_count": (0, None),
-    "logit_scale": (0.0, 1.0, None),
-    "embedding_scale": (0.0, 1.0, None),
-    "residual_scale": (0.0, 1.0, None),
-    "attention.scale": (0.0, None),
-    "attn_logit_softcapping": (0.0, None),
-    "final_logit_softcapping": (0.0, None),
-    "attention.clamp_kqv": (0.0, None),
-    "attention.temperature_scale": (0.0, None),
-    "attention.causal": (True, None),
-    "rope.scaling.attn_factor": (0.0, 1.0, None),
-}
-
-
-def _refuse_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> None:
-    for key, neutral in _GGUF_NEUTRAL.items():
-        value = metadata.get(f"{arch}.{key}")
-        if value not in neutral:
-            raise UnsupportedModelError(
-                f"{name} sets {arch}.{key} to {shown(value)}, which this version cannot run: "
-                f"{WAY_OUT}"
-            )
-    if metadata.get("split.count", 0) not in (0, 1):
-        raise UnsupportedModelError(
-            f"{name} is one part of a model split over several files: choose a model in one file"
-        )
-    if metadata.get("general.type", "model") != "model":
-        raise UnsupportedModelError(
-            f"{name} is a {shown(metadata['general.type'])}, not a whole model: {WAY_OUT}"
-        )
-
-
-def _check_num_layers(num_layers: int, name: str) -> None:
+def check_num_layers(num_layers: int, name: str) -> None:
     """Before anything is made for each layer."""
     if num_layers > MAX_LAYERS:
         raise BadFileError(f"{name} says it has {num_layers:,} layers: fetch it again")
 
 
-def _check_sizes(config: DecoderConfig, name: str) -> None:
-    for size, high in _MAX_SIZES.items():
-        if not 1 <= getattr(config, size) <= high:
+def check_sizes(config: DecoderConfig, name: str) -> None:
+    sizes = {size: getattr(config, size) for size in _MAX_SIZES}
+    if config.experts is not None:
+        sizes["expert_size"] = config.experts.intermediate_size
+    for size, value in sizes.items():
+        high = _MAX_SIZES.get(size, _MAX_SIZES["intermediate_size"])
+        if not 1 <= value <= high:
             words = size.replace("_", " ")
             raise BadFileError(
-                f"{name} gives its {words} as {getattr(config, size):,}, and at most {high:,} can "
-                "be run: fetch it again"
+                f"{name} gives its {words} as {value:,}, and at most {high:,} can be run: fetch it "
+                "again"
             )
     if config.num_heads % config.num_kv_heads:
         raise BadFileError(
             f"{name} says it has {config.num_heads} heads over {config.num_kv_heads} KV heads, "
             "which does not divide: fetch it again"
         )
-    if config.rotary_dim % 2 or not 2 <= config.rotary_dim <= config.head_dim:
+    turned = config.rotary_dim
+    if not config.alibi and (turned % 2 or not 2 <= turned <= config.head_dim):
         raise BadFileError(
             f"{name} says it turns {config.rotary_dim} values of each head's {config.head_dim}: "
             "fetch it again"

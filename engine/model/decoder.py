@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,16 +9,18 @@ import torch
 import torch.nn.functional as F
 
 from engine.batch import Batch
+from engine.layer_groups import group_layers, layer_places
+from engine.model.alibi import alibi_of
 from engine.model.config import DecoderConfig
 from engine.model.layers import Layer, LayerReader, Norm
-from engine.model.layout import EMBEDDING, FINAL_NORM, HEAD, WeightSource
+from engine.model.layout import EMBEDDING, EMBEDDING_NORM, FINAL_NORM, HEAD, WeightSource
 from engine.model.linear import Linear, Storage, activation_dtype, make_linear
 from engine.model.rope import RopeScaling, RopeTable, inverse_frequencies
 from kernels.dispatch import Ops
 
 
 class Cache(Protocol):
-    """K and V of every layer, [num_blocks, block_tokens, Hkv, D] each."""
+    """K and V of as many layers as a block holds, [num_blocks, block_tokens, Hkv, D] each."""
 
     k: list[torch.Tensor]
     v: list[torch.Tensor]
@@ -45,7 +46,6 @@ class Decoder:
         storage: Storage,
         device: torch.device,
         rope_factors: torch.Tensor | None = None,
-        progress: Callable[[float], None] = lambda fraction: None,
     ) -> None:
         """Read every weight of `source`, whose tensors were checked against `config`."""
         self.config = config
@@ -53,17 +53,26 @@ class Decoder:
         self.storage: Storage = storage
         self._dtype = activation_dtype(storage)
         self._device = device
-        self._ropes = [self._rope(config.rope_theta, config.rope_scaling, rope_factors)]
+        places = layer_places(group_layers(config.windows))
+        self._places = [places[index] for index in range(config.num_layers)]
+        alibi = alibi_of(config, device)
+        # Sinks, slopes and their scale, as the attention ops take them.
+        self._biases = () if alibi is None else (None, alibi.slopes, alibi.scale)
+        self._ropes: list[RopeTable] = []
+        if alibi is None:
+            self._ropes.append(self._rope(config.rope_theta, config.rope_scaling, rope_factors))
         if config.local_rope is not None:
             self._ropes.append(self._rope(*config.local_rope, None))
         reader = LayerReader(source, config, ops, storage, device)
         embedding = reader.load(EMBEDDING)
         self._embedding = embedding.to(device=device, dtype=self._dtype)
         self._head = self._make_head(embedding if config.tied_head else reader.load(HEAD))
+        self._embedding_norm: Norm | None = None
+        if config.embedding_norm:
+            self._embedding_norm = reader.norm(EMBEDDING_NORM.removesuffix(".weight"))
         self._final_norm = reader.norm(FINAL_NORM.removesuffix(".weight"))
         self._layers: list[Layer] = []
         for index in range(config.num_layers):
-            progress((index + 1) / (config.num_layers + 1))
             self._layers.append(reader.layer(index))
 
     @property
@@ -72,6 +81,7 @@ class Decoder:
         shared = getattr(self._head, "weight", None) is self._embedding
         total = self._embedding.nbytes + self._final_norm.num_bytes
         total += 0 if shared else self._head.num_bytes
+        total += 0 if self._embedding_norm is None else self._embedding_norm.num_bytes
         return total + sum(layer.num_bytes for layer in self._layers)
 
     @torch.inference_mode()
@@ -82,10 +92,13 @@ class Decoder:
         residual = F.embedding(batch.token_ids, self._embedding).float()  # [T, hidden]
         if self.config.embedding_scale != 1.0:
             residual = residual * self.config.embedding_scale
+        if self._embedding_norm is not None:
+            residual = self._embedding_norm(residual)
         x = self._normed(residual, self._layers[0].input_norm)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
-            attended = self._attention(layer, x, step, cache.k[index], cache.v[index])
+            place = self._places[index][1]
+            attended = self._attention(layer, x, step, index, cache.k[place], cache.v[place])
             if index == last:  # only the rows whose logits are wanted go on
                 attended, residual = attended[batch.logit_rows], residual[batch.logit_rows]
                 x = x[batch.logit_rows] if self.config.parallel else x
@@ -105,6 +118,7 @@ class Decoder:
         layer: Layer,
         x: torch.Tensor,  # [T, hidden]
         step: _Step,
+        index: int,
         k_pool: torch.Tensor,
         v_pool: torch.Tensor,
     ) -> torch.Tensor:  # [T, Hq * D]
@@ -116,25 +130,28 @@ class Decoder:
             q, k = layer.q_norm(q), layer.k_norm(k)
         if layer.rope is not None:
             ops.rotary(q, k, *step.turns[layer.rope])
-        ops.store_kv(k, v, k_pool, v_pool, step.batch.slots)
-        return self._read(layer, q, step, k_pool, v_pool).flatten(1)
+        group = self._places[index][0]
+        ops.store_kv(k, v, k_pool, v_pool, step.batch.slots[group])
+        tables = step.batch.block_tables[group]
+        return self._read(layer, q, step, tables, k_pool, v_pool).flatten(1)
 
     def _read(
         self,
         layer: Layer,
         q: torch.Tensor,  # [T, Hq, D]
         step: _Step,
+        block_tables: torch.Tensor,  # [S, max_blocks]
         k_pool: torch.Tensor,
         v_pool: torch.Tensor,
     ) -> torch.Tensor:  # [T, Hq, D]
         batch, n = step.batch, step.batch.num_decodes
-        how = (self.config.scale, layer.window, self.config.attention_softcap)
+        how = (self.config.scale, layer.window, self.config.attention_softcap, *self._biases)
         parts = []
         if n:
-            tables, lens = batch.block_tables[:n], batch.context_lens[:n]
+            tables, lens = block_tables[:n], batch.context_lens[:n]
             parts.append(self.ops.paged_decode(q[:n], k_pool, v_pool, tables, lens, *how))
         if n < batch.num_seqs:
-            tables, lens = batch.block_tables[n:], batch.context_lens[n:]
+            tables, lens = block_tables[n:], batch.context_lens[n:]
             cu = step.prefill_cu
             parts.append(self.ops.paged_prefill(q[n:], k_pool, v_pool, tables, cu, lens, *how))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -13,10 +13,11 @@ from engine.model.rope import KINDS
 
 WAY_OUT = (
     "choose a Llama, Mistral, Qwen2, Qwen3, SmolLM, Gemma, Phi-3, OLMo 2, Granite, StarCoder2, "
-    "GPT-NeoX, Cohere2 or StableLM model"
+    "GPT-NeoX, Cohere2, StableLM, Falcon, BLOOM, MPT, Mixtral or Qwen3-MoE model"
 )
 WAY_OUT_OF_GGUF = (
-    "choose a Llama, Mistral, Qwen2, Qwen3 or SmolLM file, or the model's folder with safetensors"
+    "choose a Llama, Mistral, Qwen2, Qwen3, SmolLM, Gemma, Phi-3, OLMo 2, Granite, StarCoder2, "
+    "Cohere2 or StableLM file, or the model's folder with safetensors"
 )
 
 
@@ -37,6 +38,7 @@ class Family:
     eps: float = 1e-6
     pre_norm: bool = True
     post_norm: bool = False
+    embedding_norm: bool = False
     qk_norm: bool | str = False
     qk_norm_over: str = "head"
     # how parts are joined
@@ -50,6 +52,14 @@ class Family:
     activation_key: str = "hidden_act"
     activation: str = "silu"
     gated: bool = True
+    # mixtures of experts
+    experts_key: str = ""  # the number of experts; empty: there are none
+    num_experts: int = 0
+    num_chosen: int = 0
+    expert_size_key: str = "intermediate_size"
+    expert_size: int | None = None
+    normalised: bool | str = True
+    some_layers_dense: bool = False
     # sizes
     tied_head: bool = False
     head_dim: int | None = None
@@ -66,10 +76,11 @@ class Family:
     partial_key: str = "partial_rotary_factor"
     interleaved_rope: bool = False
     window: int | None = 4096
-    windows_by: str = "none"  # or "all", "from_layer", "no_rope", "pattern"
+    windows_by: str = "none"  # or "all", "asked", "from_layer", "no_rope", "pattern"
     pattern: int = 0  # every n-th layer is a full one
     pattern_key: str = ""
     rope_in_full: bool = True  # False: only windowed layers have positions
+    alibi: str = ""  # whose, see `alibi`; instead of rotary positions
     # scales: the key of a config.json and its default
     scales: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     # settings that change the result and are not run: all values that change nothing
@@ -77,6 +88,7 @@ class Family:
     # GGUF files
     permuted_in_gguf: bool = False
     in_gguf: bool = False
+    name_in_gguf: str = ""  # where it is another
 
 
 _BOTH_WAYS = {"use_bidirectional_attention": (None, False)}
@@ -129,6 +141,7 @@ FAMILIES: dict[str, Family] = {
             "logit_softcap": ("final_logit_softcapping", 30.0),
         },
         neutral=_BOTH_WAYS,
+        in_gguf=True,
     ),
     "gemma3_text": Family(
         **_GEMMA,
@@ -144,6 +157,8 @@ FAMILIES: dict[str, Family] = {
         },
         # transformers reads this key and does not apply it: nobody can say what is meant.
         neutral={**_BOTH_WAYS, "attn_logit_softcapping": (None, 0.0)},
+        in_gguf=True,
+        name_in_gguf="gemma3",
     ),
     "phi3": Family(
         qkv_bias=False,
@@ -152,10 +167,11 @@ FAMILIES: dict[str, Family] = {
         context_tokens=4096,
         fused_qkv="rows",
         fused_gate_up=True,
-        rope_kinds=("default",),  # "yarn" means longrope here
+        rope_kinds=("default", "longrope"),  # "yarn" means longrope here
         partial=1.0,
         window=None,
         windows_by="all",
+        in_gguf=True,
     ),
     "olmo2": Family(
         eps=1e-5,
@@ -164,6 +180,7 @@ FAMILIES: dict[str, Family] = {
         qk_norm=True,
         qk_norm_over="row",
         context_tokens=2048,
+        in_gguf=True,
     ),
     "granite": Family(
         mlp_bias="mlp_bias",
@@ -174,6 +191,8 @@ FAMILIES: dict[str, Family] = {
             "residual_scale": ("residual_multiplier", 1.0),
             "logit_divisor": ("logits_scaling", 1.0),
         },
+        permuted_in_gguf=True,
+        in_gguf=True,
     ),
     "starcoder2": Family(
         qkv_bias="use_bias",
@@ -190,6 +209,7 @@ FAMILIES: dict[str, Family] = {
         num_kv_heads=2,
         window=None,
         windows_by="all",
+        in_gguf=True,
     ),
     "gpt_neox": Family(
         mlp_bias=True,
@@ -227,6 +247,95 @@ FAMILIES: dict[str, Family] = {
         scales={"logit_scale": ("logit_scale", 0.0625)},
         # Keys of kin models that transformers' Cohere2 does not have.
         neutral={"use_qk_norm": (None, False), "use_parallel_block": (None, True)},
+        in_gguf=True,
+    ),
+    "mixtral": Family(
+        qkv_bias=False,
+        output_bias=False,
+        eps=1e-5,
+        names="mixtral",
+        experts_key="num_local_experts",
+        num_experts=8,
+        num_chosen=2,
+        context_tokens=131_072,
+        num_kv_heads=8,
+        rope_theta=1_000_000.0,
+        window=None,
+        windows_by="all",
+    ),
+    "qwen3_moe": Family(
+        qk_norm=True,
+        experts_key="num_local_experts",
+        num_experts=128,
+        num_chosen=8,
+        expert_size_key="moe_intermediate_size",
+        expert_size=768,
+        normalised="norm_topk_prob",
+        some_layers_dense=True,
+        num_kv_heads=4,
+        windows_by="asked",
+    ),
+    # Parts that these turn on and off are in `variants`.
+    "falcon": Family(
+        qkv_bias="bias",
+        output_bias="bias",
+        mlp_bias="bias",
+        **_LAYER_NORM,
+        eps_key="layer_norm_epsilon",
+        activation_key="activation",
+        activation="gelu",
+        gated=False,
+        fused_qkv="groups",
+        tied_head=True,
+        own_head_dim=False,
+        context_tokens=2048,
+        # transformers does not read it; older code of these models did.
+        neutral={"apply_residual_connection_post_layernorm": (None, False)},
+    ),
+    "bloom": Family(
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        **_LAYER_NORM,
+        eps_key="layer_norm_epsilon",
+        embedding_norm=True,
+        activation="gelu_pytorch_tanh",
+        gated=False,
+        fused_qkv="groups",
+        names="bloom",
+        tied_head=True,
+        own_head_dim=False,
+        kv_heads_key="",
+        context_tokens=2048,
+        alibi="bloom",
+        neutral={
+            "apply_residual_connection_post_layernorm": (None, False),
+            "slow_but_exact": (None, False),
+            "n_inner": (None,),
+        },
+    ),
+    "mpt": Family(
+        qkv_bias=False,
+        output_bias=False,
+        norm="layer",
+        eps=1e-5,
+        eps_key="layer_norm_epsilon",
+        activation="gelu",
+        gated=False,
+        fused_qkv="rows",
+        names="mpt",
+        tied_head=True,
+        own_head_dim=False,
+        kv_heads_key="",
+        context_tokens=2048,
+        alibi="mpt",
+        scales={"attention_scale": ("attention_scale", 0.0)},
+        neutral={
+            "expansion_ratio": (None, 4),
+            "logit_scale": (None,),
+            "no_bias": (None, True),
+            "norm_type": (None, "low_precision_layernorm", "layernorm"),
+        },
     ),
     "stablelm": Family(
         qkv_bias="use_qkv_bias",
@@ -241,7 +350,10 @@ FAMILIES: dict[str, Family] = {
         context_tokens=4096,
         num_kv_heads=32,
         partial=0.25,
+        in_gguf=True,
     ),
 }
 SUPPORTED = tuple(FAMILIES)
-IN_GGUF = tuple(name for name, family in FAMILIES.items() if family.in_gguf)
+IN_GGUF = {  # by the name that a GGUF gives
+    family.name_in_gguf or name: family for name, family in FAMILIES.items() if family.in_gguf
+}

@@ -57,6 +57,15 @@ class Getter:
     def has(self, key: str) -> bool:
         return self._prefix + key in self._values
 
+    def numbers(self, key: str) -> list[int]:
+        """A list of whole numbers; left out means empty."""
+        value = self._values.get(self._prefix + key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or any(type(item) is not int for item in value):
+            raise self.bad(key, value)
+        return value
+
     def per_layer(self, key: str, num_layers: int) -> list[Any] | None:
         """A list with an item for each layer, or None where it is left out or empty."""
         value = self._values.get(self._prefix + key)

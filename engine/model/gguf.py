@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,41 +12,68 @@ import torch
 
 from engine.errors import BadFileError, UnsupportedModelError
 from engine.gguf_header import GgufHeader, TensorInfo, read_header
-from engine.model.config import DecoderConfig, from_gguf
-from engine.model.layout import EMBEDDING, FINAL_NORM, HEAD, Shapes, layer_name
+from engine.model.config import DecoderConfig
+from engine.model.gguf_config import LONG_FACTORS, SHORT_FACTORS, from_gguf
+from engine.model.layout import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    Shapes,
+    layer_name,
+    norm_parts,
+    own_name,
+    qk_norm_parts,
+)
 
 ROPE_FACTORS = "rope_freqs.weight"
 
 _TOP_NAMES = {
-    "token_embd.weight": EMBEDDING,
-    "output_norm.weight": FINAL_NORM,
-    "output.weight": HEAD,
+    "token_embd": EMBEDDING.removesuffix(".weight"),
+    "output_norm": FINAL_NORM.removesuffix(".weight"),
+    "output": HEAD.removesuffix(".weight"),
 }
 _PARTS = {
-    "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
     "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
+    "attn_q_norm": "self_attn.q_norm",  # of all heads alike; others: `_named`
     "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_NORMS = {  # and their places, see `norm_parts`
+    "attn_norm": "input",
+    "post_attention_norm": "attention_post",
+    "ffn_norm": "mlp",
+    "post_ffw_norm": "mlp_post",
+}
 _LAYER_TENSOR = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_]+)\.(weight|bias)")
+_HEAD_NORMS = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.attn_([qk])_norm\.weight")
 _BY_LIBRARY = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS")
 
 
-def hf_name(gguf_name: str) -> str:
+def hf_name(gguf_name: str, config: DecoderConfig) -> str:
     """Hugging Face's name of a tensor; a name we do not know stays, and fails the check later."""
-    if gguf_name in _TOP_NAMES:
-        return _TOP_NAMES[gguf_name]
+    stem, _, kind = gguf_name.rpartition(".")
+    if stem in _TOP_NAMES and kind in ("weight", "bias"):
+        return own_name(config, f"{_TOP_NAMES[stem]}.{kind}")
     match = _LAYER_TENSOR.fullmatch(gguf_name)
-    if match and match[2] in _PARTS:
-        return layer_name(int(match[1]), f"{_PARTS[match[2]]}.{match[3]}")
-    return gguf_name
+    part = _part(match[2], config) if match else None
+    if match is None or part is None:
+        return gguf_name
+    return own_name(config, layer_name(int(match[1]), f"{part}.{match[3]}"))
+
+
+def _part(gguf_part: str, config: DecoderConfig) -> str | None:
+    """Llama's name of a part of a layer."""
+    if gguf_part in _NORMS:
+        return norm_parts(config).get(_NORMS[gguf_part])
+    if gguf_part == "ffn_up" and config.fused_gate_up:
+        return "mlp.gate_up_proj"
+    return _PARTS.get(gguf_part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +123,58 @@ def open_gguf(path: Path) -> GgufWeights:
                 f"{path.name} stores {info.name} as {info.ggml_type}, which this version cannot "
                 "unpack: choose another quantisation, such as Q4_K_M or Q8_0"
             )
+    tensors = dict(header.tensors)
+    factors = _rope_factors(path, tensors, config)
     infos: dict[str, TensorInfo] = {}
-    for name, info in header.tensors.items():
-        if infos.setdefault(hf_name(name), info) is not info:
-            raise BadFileError(f"{path.name} holds {name[:80]} under two names: fetch it again")
-    rope_info = infos.pop(ROPE_FACTORS, None)
-    factors = None if rope_info is None else _rope_factors(path, rope_info, config.rotary_dim)
+    for info in tensors.values():
+        for name, part in _named(info, config):
+            if infos.setdefault(name, part) is not part:
+                raise BadFileError(f"{path.name} holds {name[:80]} under two names: fetch it again")
     shapes = {name: info.shape for name, info in infos.items()}
     return GgufWeights(path, header, config, shapes, infos, factors)
 
 
-def _rope_factors(path: Path, info: TensorInfo, rotary_dim: int) -> torch.Tensor:
+def _named(info: TensorInfo, config: DecoderConfig) -> list[tuple[str, TensorInfo]]:
+    """The tensor under Hugging Face's name, or its rows where each head has a norm of its own."""
+    match = _HEAD_NORMS.fullmatch(info.name)
+    if match is None or config.qk_norm_over != "heads":
+        return [(hf_name(info.name, config), info)]
+    parts = qk_norm_parts(config, match[2])
+    if len(info.shape) != 2 or info.shape[0] != len(parts):
+        return [(info.name, info)]  # the check will say so
+    row_bytes = info.num_bytes // len(parts)
+    return [
+        (
+            layer_name(int(match[1]), f"{part}.weight"),
+            replace(
+                info,
+                shape=info.shape[1:],
+                offset=info.offset + row * row_bytes,
+                num_bytes=row_bytes,
+            ),
+        )
+        for row, part in enumerate(parts)
+    ]
+
+
+def _rope_factors(
+    path: Path, tensors: dict[str, TensorInfo], config: DecoderConfig
+) -> torch.Tensor | None:
+    """Take the tensors that belong to the rotary positions out of `tensors`, and read ours."""
+    names = [ROPE_FACTORS]
+    if config.rope_scaling.kind == "longrope":  # the long ones are for contexts that we do not run
+        names = [SHORT_FACTORS, LONG_FACTORS]
+    found = {name: tensors.pop(name) for name in names if name in tensors}
+    read = {name: _factors(path, info, config.rotary_dim) for name, info in found.items()}
+    return read.get(names[0])
+
+
+def _factors(path: Path, info: TensorInfo, rotary_dim: int) -> torch.Tensor:
     if info.shape == (rotary_dim // 2,):
         factors = unpack(_read(path, info), info)
         if bool((factors > 0).all()) and bool(factors.isfinite().all()):
             return factors
-    raise BadFileError(f"{path.name} holds a damaged {ROPE_FACTORS}: fetch it again")
+    raise BadFileError(f"{path.name} holds a damaged {info.name}: fetch it again")
 
 
 def _read(path: Path, info: TensorInfo) -> np.ndarray:

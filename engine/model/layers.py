@@ -14,10 +14,11 @@ from engine.model.layout import (
     WeightSource,
     layer_name,
     norm_parts,
-    own_name,
     qk_norm_parts,
+    stored_name,
 )
 from engine.model.linear import Linear, Storage, activation_dtype, make_linear
+from engine.model.mixture import Mixture
 from kernels.dispatch import Ops
 
 
@@ -117,7 +118,7 @@ class Layer:
     output: Linear  # Hq * D -> hidden
     attention_post_norm: Norm | None
     mlp_norm: Norm | None
-    mlp: Mlp
+    mlp: Mlp | Mixture
     mlp_post_norm: Norm | None
     window: int
     rope: int | None  # which of the model's rotary tables; None = no positions
@@ -147,9 +148,8 @@ class LayerReader:
         self._device = device
 
     def load(self, name: str) -> torch.Tensor:
-        """The tensor by Llama's name; a checkpoint may use it where its family has another."""
-        own = own_name(self._config, name)
-        return self._source.load(own if own in self._source.shapes else name)
+        """The tensor by Llama's name."""
+        return self._source.load(stored_name(self._config, name, self._source.shapes))
 
     def norm(self, stem: str) -> Norm:
         config = self._config
@@ -175,7 +175,7 @@ class LayerReader:
             output=self._linear(index, ["self_attn.o_proj"], config.output_bias),
             attention_post_norm=norm("attention_post"),
             mlp_norm=norm("mlp"),
-            mlp=self._mlp(index),
+            mlp=self._mixture(index) if self._is_mixed(index) else self._mlp(index, "mlp"),
             mlp_post_norm=norm("mlp_post"),
             window=config.windows[index],
             rope=rope if config.rope_layers[index] else None,
@@ -192,17 +192,31 @@ class LayerReader:
         norm = RmsNorm(self._ops, weights[0] + config.norm_offset, config.norm_eps)
         return RowNorm(norm) if config.qk_norm_over == "row" else norm
 
-    def _mlp(self, index: int) -> Mlp:
+    def _is_mixed(self, index: int) -> bool:
+        experts = self._config.experts
+        return experts is not None and experts.layers[index]
+
+    def _mixture(self, index: int) -> Mixture:
+        experts = self._config.experts
+        assert experts is not None
+        return Mixture(
+            self._vector(layer_name(index, "mlp.gate.weight")),
+            tuple(self._mlp(index, f"mlp.experts.{i}") for i in range(experts.num_experts)),
+            experts.num_chosen,
+            experts.normalised,
+        )
+
+    def _mlp(self, index: int, part: str) -> Mlp:
         config, ops = self._config, self._ops
-        names = ["mlp.gate_proj", "mlp.up_proj"] if config.gated else ["mlp.up_proj"]
-        names = ["mlp.gate_up_proj"] if config.fused_gate_up else names
+        names = [f"{part}.gate_proj", f"{part}.up_proj"] if config.gated else [f"{part}.up_proj"]
+        names = [f"{part}.gate_up_proj"] if config.fused_gate_up else names
         activate: Callable[[torch.Tensor], torch.Tensor] = ops.silu_mul
         if not config.gated:
             activate = functools.partial(ops.act, kind=config.activation)
         elif config.activation != "silu":
             activate = functools.partial(ops.act_mul, kind=config.activation)
         up = self._linear(index, names, config.mlp_bias)
-        return Mlp(up, activate, self._linear(index, ["mlp.down_proj"], config.mlp_bias))
+        return Mlp(up, activate, self._linear(index, [f"{part}.down_proj"], config.mlp_bias))
 
     def _qkv(self, index: int) -> Linear:
         config = self._config

@@ -16,12 +16,14 @@ from engine.errors import MissingWeightsError
 from engine.model.config import DecoderConfig
 
 EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING_NORM = "model.embed_norm.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
 Shapes = dict[str, tuple[int, ...]]
 
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_IN_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(.+)")
 
 
 class WeightSource(Protocol):
@@ -37,6 +39,15 @@ class WeightSource(Protocol):
         """The tensor as a floating type that holds it exactly, on the CPU."""
 
 
+_FALCON = {
+    "model.layers": "transformer.h",
+    "model.embed_tokens": "transformer.word_embeddings",
+    "model.norm": "transformer.ln_f",
+    "self_attn.qkv_proj": "self_attention.query_key_value",
+    "self_attn.o_proj": "self_attention.dense",
+    "mlp.up_proj": "mlp.dense_h_to_4h",
+    "mlp.down_proj": "mlp.dense_4h_to_h",
+}
 # What other families call a tensor, by what Llama calls it (or would).
 _NAMES: dict[str, dict[str, str]] = {
     "llama": {},
@@ -51,7 +62,33 @@ _NAMES: dict[str, dict[str, str]] = {
         "mlp.up_proj": "mlp.dense_h_to_4h",
         "mlp.down_proj": "mlp.dense_4h_to_h",
     },
+    "falcon": _FALCON,
+    "falcon two norms": {
+        **_FALCON,
+        "input_layernorm": "ln_attn",
+        "post_attention_layernorm": "ln_mlp",
+    },
+    "bloom": {**_FALCON, "model.embed_norm": "transformer.word_embeddings_layernorm"},
+    "mixtral": {
+        "mlp.gate": "block_sparse_moe.gate",
+        "mlp.experts": "block_sparse_moe.experts",
+        "experts.gate_proj": "w1",
+        "experts.up_proj": "w3",
+        "experts.down_proj": "w2",
+    },
+    "mpt": {
+        "model.layers": "transformer.blocks",
+        "model.embed_tokens": "transformer.wte",
+        "model.norm": "transformer.norm_f",
+        "self_attn.qkv_proj": "attn.Wqkv",
+        "self_attn.o_proj": "attn.out_proj",
+        "mlp.up_proj": "ffn.up_proj",
+        "mlp.down_proj": "ffn.down_proj",
+        "input_layernorm": "norm_1",
+        "post_attention_layernorm": "norm_2",
+    },
 }
+_OUTER = "transformer."  # checkpoints of the inner model alone leave it out
 # Masks that older checkpoints of a family store; they are computed, not learned.
 _COMPUTED = {"gpt_neox": (".attention.bias", ".attention.masked_bias")}
 
@@ -68,8 +105,23 @@ def own_name(config: DecoderConfig, name: str) -> str:
     match = _IN_LAYER.fullmatch(stem)
     if match:
         layers = names.get("model.layers", "model.layers")
-        return f"{layers}.{match[1]}.{names.get(match[2], match[2])}.{kind}"
+        return f"{layers}.{match[1]}.{_own_part(names, match[2])}.{kind}"
     return f"{names.get(stem, stem)}.{kind}"
+
+
+def _own_part(names: Mapping[str, str], part: str) -> str:
+    match = _IN_EXPERT.fullmatch(part)
+    if not match:
+        return names.get(part, part)
+    experts = names.get("mlp.experts", "mlp.experts")
+    return f"{experts}.{match[1]}.{names.get(f'experts.{match[2]}', match[2])}"
+
+
+def stored_name(config: DecoderConfig, name: str, found: Collection[str]) -> str:
+    """Which of `found` is the tensor with this Llama name; its family's name if none is."""
+    own = own_name(config, name)
+    others = [own.removeprefix(_OUTER), *([HEAD] if name == HEAD else [])]
+    return next((other for other in (own, *others) if other in found), own)
 
 
 def norm_parts(config: DecoderConfig) -> dict[str, str]:
@@ -95,19 +147,22 @@ def qk_norm_parts(config: DecoderConfig, which: str) -> list[str]:
     return [f"self_attn.{which}_layernorm.norms.{head}" for head in range(num_heads)]
 
 
-def expected_shapes(config: DecoderConfig) -> Shapes:
-    """Every tensor that must be there, by its family's name."""
+def expected_shapes(config: DecoderConfig, found: Collection[str] = ()) -> Shapes:
+    """Every tensor that must be there, by its name among `found`, else by its family's."""
     shapes: Shapes = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     shapes.update(_norm_shapes(config, FINAL_NORM.removesuffix(".weight")))
+    if config.embedding_norm:
+        shapes.update(_norm_shapes(config, EMBEDDING_NORM.removesuffix(".weight")))
     if not config.tied_head:
         shapes[HEAD] = (config.vocab_size, config.hidden_size)
     for layer in range(config.num_layers):
-        shapes.update((layer_name(layer, part), shape) for part, shape in _layer_shapes(config))
-    return {own_name(config, name): shape for name, shape in shapes.items()}
+        parts = _layer_shapes(config, layer)
+        shapes.update((layer_name(layer, part), shape) for part, shape in parts)
+    return {stored_name(config, name, found): shape for name, shape in shapes.items()}
 
 
-def _layer_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for part, rows, columns, bias in _linears(config):
+def _layer_shapes(config: DecoderConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for part, rows, columns, bias in (*_linears(config), *_mlp_linears(config, layer)):
         yield f"{part}.weight", (rows, columns)
         if bias:
             yield f"{part}.bias", (rows,)
@@ -121,7 +176,7 @@ def _layer_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]
 
 def _linears(config: DecoderConfig) -> Iterator[tuple[str, int, int, bool]]:
     """(part, rows, columns, whether it has a bias)"""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     q_size = config.num_heads * config.head_dim
     kv_size = config.num_kv_heads * config.head_dim
     if config.fused_qkv:
@@ -131,6 +186,19 @@ def _linears(config: DecoderConfig) -> Iterator[tuple[str, int, int, bool]]:
         yield "self_attn.k_proj", kv_size, hidden, config.qkv_bias
         yield "self_attn.v_proj", kv_size, hidden, config.qkv_bias
     yield "self_attn.o_proj", hidden, q_size, config.output_bias
+
+
+def _mlp_linears(config: DecoderConfig, layer: int) -> Iterator[tuple[str, int, int, bool]]:
+    """As `_linears`: of an MLP, or of a router and its experts."""
+    hidden, inner, experts = config.hidden_size, config.intermediate_size, config.experts
+    if experts is not None and experts.layers[layer]:
+        inner = experts.intermediate_size
+        yield "mlp.gate", experts.num_experts, hidden, False
+        for expert in range(experts.num_experts):
+            yield f"mlp.experts.{expert}.gate_proj", inner, hidden, False
+            yield f"mlp.experts.{expert}.up_proj", inner, hidden, False
+            yield f"mlp.experts.{expert}.down_proj", hidden, inner, False
+        return
     if config.fused_gate_up:
         yield "mlp.gate_up_proj", 2 * inner, hidden, config.mlp_bias
     else:
@@ -154,13 +222,11 @@ def check_tensors(
     Raises:
         MissingWeightsError: names the first tensors that are missing, extra or mis-shaped.
     """
-    expected = expected_shapes(config)
-    if own_name(config, HEAD) not in found and HEAD in found and not config.tied_head:
-        expected[HEAD] = expected.pop(own_name(config, HEAD))  # a newer checkpoint
+    expected = expected_shapes(config, found)
     missing = [name for name in expected if name not in found]
     if missing:
         raise MissingWeightsError(
-            f"{model_name} lacks {_some(missing)}: the download is incomplete, fetch it again"
+            f"{model_name} lacks {some(missing)}: the download is incomplete, fetch it again"
         )
     # A tied head may be written out; nobody reads it, the embedding stands for it.
     unread = (HEAD, own_name(config, HEAD))
@@ -168,7 +234,7 @@ def check_tensors(
     extra = [name for name in extra if not name.endswith(_COMPUTED.get(config.names, ()))]
     if extra:
         raise MissingWeightsError(
-            f"{model_name} holds {_some(extra)}, which its architecture ({config.architecture}) "
+            f"{model_name} holds {some(extra)}, which its architecture ({config.architecture}) "
             "does not have: the model would not run as it was made"
         )
     for name, shape in expected.items():
@@ -179,7 +245,7 @@ def check_tensors(
             )
 
 
-def _some(names: Collection[str]) -> str:
+def some(names: Collection[str]) -> str:
     """ "the tensor a", or "3 tensors, a among them"."""
     first = next(iter(names))[:120]
     return f"the tensor {first}" if len(names) == 1 else f"{len(names)} tensors, {first} among them"

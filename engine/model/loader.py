@@ -7,21 +7,25 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
 from engine.batch import Batch
 from engine.config import EngineConfig
-from engine.errors import BadFileError, ConfigError, shown
-from engine.footprint import kv_bytes_per_token
-from engine.model.config import DecoderConfig
+from engine.errors import BadFileError, ConfigError, UnsupportedModelError, shown
+from engine.kv_cache import KVSpec
+from engine.layer_groups import group_layers
+from engine.model.config import DecoderConfig, from_hf
 from engine.model.decoder import Cache, Decoder
 from engine.model.gguf import open_gguf
-from engine.model.layout import WeightSource, check_tensors, expected_shapes
+from engine.model.layout import Shapes, WeightSource, check_tensors, expected_shapes
 from engine.model.linear import choose_storage
-from engine.model.safetensors import open_safetensors
+from engine.model.safetensors import open_safetensors, read_config
 from kernels.dispatch import BackendError, Ops, choose
+
+if TYPE_CHECKING:
+    from engine.model.universal import UniversalFolder
 
 Progress = Callable[[float, str], None]
 
@@ -34,18 +38,13 @@ _QUANTISATION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KVSpec:
-    """What one token takes in the pool."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    kv_dtype: torch.dtype
-    bytes_per_token: int
-
-
 TokenizerSource = dict[str, Any] | Path  # a GGUF's metadata, or the model folder
+
+
+class Runs(Protocol):
+    """Weights of one model, and the forward pass over them."""
+
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class LoadedModel:
     kv: KVSpec
     ops: Ops
     tokenizer_source: TokenizerSource
-    decoder: Decoder
+    decoder: Runs
 
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         """Run one step; logits [L, vocab] fp32."""
@@ -77,24 +76,26 @@ def load_model(
     """Check a model wholly, then read its weights.
 
     Args:
-        progress: called with a fraction (0 to 1) and a note; may raise to give up loading.
+        progress: called with a fraction (0 to 1) and a note, before each tensor too; may raise to
+            give up loading.
 
     Raises:
         ModelError: the file or folder cannot be used; the sentence says why.
         ConfigError: the backend asked for cannot run on this device.
     """
     progress(0.0, "Checking the model")
-    opened = _open(path)
+    opened = _open(path, config, device)
+    if not isinstance(opened, _Opened):
+        return load_universal(opened, config, device, progress)
     kv, ops = _fitting(opened, config, device)
     storage = choose_storage(device, config.precision)
     decoder = Decoder(
-        opened.source,
+        _Counted(opened.source, _num_parameters(opened.shape), progress),
         opened.shape,
         ops,
         storage,
         device,
         opened.rope_factors,
-        lambda fraction: progress(fraction, "Reading weights"),
     )
     progress(1.0, "Weights are in memory")
     shape = opened.shape
@@ -121,9 +122,39 @@ def check_model(path: Path, config: EngineConfig, device: torch.device) -> Token
     Raises:
         ModelError, ConfigError: as `load_model`.
     """
-    opened = _open(path)
+    opened = _open(path, config, device)
+    if not isinstance(opened, _Opened):
+        return opened.folder
     _fitting(opened, config, device)
     return opened.tokenizer_source
+
+
+def load_universal(
+    opened: UniversalFolder, config: EngineConfig, device: torch.device, progress: Progress
+) -> LoadedModel:
+    """Read the weights of a folder that `universal.open_universal` has checked.
+
+    Raises: as `load_model`.
+    """
+    from engine.model.universal import Universal
+
+    model = Universal(opened, config, device, progress)
+    progress(1.0, "Weights are in memory")
+    return LoadedModel(
+        name=opened.name,
+        file=str(opened.folder),
+        architecture=opened.config.model_type,
+        context_tokens=opened.context_tokens,
+        vocab_size=model.vocab_size,
+        num_parameters=model.num_parameters,
+        weights_bytes=model.weights_bytes,
+        storage=model.storage,
+        path="universal",
+        kv=model.spec,
+        ops=model.ops,
+        tokenizer_source=opened.folder,
+        decoder=model,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +169,43 @@ class _Opened:
     tokenizer_source: TokenizerSource
 
 
-def _open(path: Path) -> _Opened:
+class _Counted:
+    """A WeightSource that says before each tensor how much of the model has been read."""
+
+    def __init__(self, source: WeightSource, num_values: int, progress: Progress) -> None:
+        self._source = source
+        self._num_values = num_values
+        self._num_read = 0
+        self._progress = progress
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    @property
+    def shapes(self) -> Shapes:
+        return self._source.shapes
+
+    def load(self, name: str) -> torch.Tensor:
+        self._progress(min(1.0, self._num_read / self._num_values), "Reading weights")
+        tensor = self._source.load(name)
+        self._num_read += tensor.numel()
+        return tensor
+
+
+def _open(path: Path, config: EngineConfig, device: torch.device) -> _Opened | UniversalFolder:
     path = Path(os.path.abspath(path))
     name = display_name(path)
     # os.path: Path's own questions raise for a name that is too long, or that we may not look at.
     if os.path.isdir(path):
+        values = read_config(path, name)
+        try:
+            from_hf(values, name)
+        except UnsupportedModelError:  # by the fast path: transformers may know more
+            from engine.model.universal import open_universal
+
+            ops = _choose_ops(config, device)
+            return open_universal(path, name, values, config, device, ops)
         folder = open_safetensors(path, name)
         return _Opened(path, name, folder, folder.config, None, path)
     if not os.path.isfile(path):
@@ -160,11 +223,21 @@ def _open(path: Path) -> _Opened:
 def _fitting(opened: _Opened, config: EngineConfig, device: torch.device) -> tuple[KVSpec, Ops]:
     """Whether every tensor is there, and what the model runs with."""
     check_tensors(opened.shape, opened.source.shapes, opened.source.name)
-    kv = _kv_spec(opened.shape, config)
+    return _kv_spec(opened.shape, config), _choose_ops(config, device)
+
+
+def _choose_ops(config: EngineConfig, device: torch.device) -> Ops:
+    """Raises:
+    ConfigError: the backend asked for cannot run here.
+    """
     try:
-        return kv, choose(device, kv.kv_dtype, config.backend)
+        return choose(device, _kv_dtype(config), config.backend)
     except BackendError as error:
         raise ConfigError(str(error)) from error
+
+
+def _kv_dtype(config: EngineConfig) -> torch.dtype:
+    return torch.float32 if config.precision == "exact" else torch.bfloat16
 
 
 def display_name(path: Path) -> str:
@@ -184,12 +257,9 @@ def display_name(path: Path) -> str:
 
 
 def _kv_spec(shape: DecoderConfig, config: EngineConfig) -> KVSpec:
-    exact = config.precision == "exact"
-    per_token = kv_bytes_per_token(
-        shape.num_layers, shape.num_kv_heads, shape.head_dim, "float32" if exact else "bfloat16"
-    )
-    dtype = torch.float32 if exact else torch.bfloat16
-    return KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype, per_token)
+    groups = group_layers(shape.windows)
+    dim = shape.head_dim
+    return KVSpec(groups, shape.num_kv_heads, dim, dim, _kv_dtype(config))
 
 
 def _num_parameters(shape: DecoderConfig) -> int:

@@ -44,19 +44,39 @@ def hf_rotary(
         raise UnsupportedModelError(
             f"{name} scales its rotary positions by {kind}, which its family does not: {WAY_OUT}"
         )
+    rotary_dim = int(head_dim * part)
+    check_divisors(scaling, rotary_dim, name)
     return {
         "head_dim": head_dim,
         "rope_theta": theta,
         "rope_scaling": scaling,
-        "rotary_dim": int(head_dim * part),
-        "local_rope": None if local is None else _local(local, family, name),
+        "rotary_dim": rotary_dim,
+        "local_rope": None if local is None else _local(local, family, rotary_dim, name),
         "interleaved_rope": family.interleaved_rope,
     }
 
 
-def _local(config: Mapping[str, Any], family: Family, name: str) -> tuple[float, RopeScaling]:
+def most_tokens(rotary: Mapping[str, Any]) -> int | None:
+    """The longest context that the settings of `hf_rotary` are right for; None = any."""
+    scalings = [rotary["rope_scaling"], *(rotary["local_rope"] or ())[1:]]
+    return min((s.most_tokens for s in scalings if s.most_tokens is not None), default=None)
+
+
+def check_divisors(scaling: RopeScaling, rotary_dim: int, name: str) -> None:
+    if scaling.divisors and len(scaling.divisors) != rotary_dim // 2:
+        raise BadFileError(
+            f"{name} gives {len(scaling.divisors)} factors for the {rotary_dim // 2} frequencies "
+            "of its rotary positions: fetch it again"
+        )
+
+
+def _local(
+    config: Mapping[str, Any], family: Family, rotary_dim: int, name: str
+) -> tuple[float, RopeScaling]:
     partial_from_hf(config, None, name)
-    return scaling_from_hf(config, family.local_theta or 0.0, name)
+    theta, scaling = scaling_from_hf(config, family.local_theta or 0.0, name)
+    check_divisors(scaling, rotary_dim, name)
+    return theta, scaling
 
 
 def _by_layer_type(config: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -80,7 +100,7 @@ def _by_layer_type(config: Mapping[str, Any], name: str) -> tuple[dict[str, Any]
 
 def _rope_layers(get: Getter, family: Family, num_layers: int) -> tuple[bool, ...]:
     if family.windows_by != "no_rope":
-        return (True,) * num_layers
+        return (not family.alibi,) * num_layers
     flags = get.per_layer("no_rope_layers", num_layers)
     if flags is None:
         every = get.whole("no_rope_layer_interval", NO_ROPE_EVERY)
@@ -100,6 +120,8 @@ def _windows(
         return (window,) * num_layers
     if family.windows_by != "pattern" and not get.flag("use_sliding_window", False):
         return (0,) * num_layers
+    if family.windows_by == "asked":
+        return (window,) * num_layers
     kinds = _kinds(get, family, rope_layers, name)
     if not window and "sliding_attention" in kinds:
         raise get.bad("sliding_window", None)

@@ -11,8 +11,11 @@ import torch
 
 from engine.errors import BadFileError, UnsupportedModelError, shown
 
-KINDS = ("default", "linear", "llama3", "yarn")
-_WAY_OUT = "choose a model with default, linear, llama3 or yarn positions"
+KINDS = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
+_WAY_OUT = "choose a model with default, linear, llama3, yarn, dynamic or longrope positions"
+# Beyond its original context such a model turns every position of a sequence anew, by what the
+# longest sequence beside it asks for: no block of K could be shared or kept. It is run within it.
+_ORIGINAL_ONLY = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,13 @@ class RopeScaling:
     beta_fast: float = 32.0  # yarn: turns over the original context from which a wave is kept
     beta_slow: float = 1.0  # yarn: turns below which a wave is stretched by the whole factor
     truncate: bool = True  # yarn: the bounds between are whole numbers
-    magnitude: float = 1.0  # yarn: cos and sin are multiplied by it
+    magnitude: float = 1.0  # yarn, longrope: cos and sin are multiplied by it
+    divisors: tuple[float, ...] = ()  # longrope: of the frequencies, within the original context
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest context that these frequencies are right for; None = any."""
+        return self.original_context if self.kind in _ORIGINAL_ONLY else None
 
 
 def scaling_from_hf(
@@ -53,6 +62,12 @@ def scaling_from_hf(
         return theta, _llama3_from_hf(values, name)
     if kind == "yarn":
         return theta, _yarn_from_hf(config, found, theta, name)
+    if kind == "dynamic":  # as long as nothing outgrows the context, this is the default
+        _positive(values, "factor", None, name)
+        context = int(_positive(config, "max_position_embeddings", None, name))
+        return theta, RopeScaling("dynamic", original_context=context)
+    if kind == "longrope":
+        return theta, _longrope_from_hf(config, found, name)
     raise UnsupportedModelError(_refusal(name, kind))
 
 
@@ -111,12 +126,7 @@ def _llama3_from_hf(values: Mapping[str, Any], name: str) -> RopeScaling:
 def _yarn_from_hf(
     config: Mapping[str, Any], found: Mapping[str, Any], theta: float, name: str
 ) -> RopeScaling:
-    key = "original_max_position_embeddings"
-    context = _positive(config, "max_position_embeddings", None, name)
-    outside = _positive(config, key, context, name)
-    original = _positive(found, key, outside, name)
-    if config.get(key) is not None and original != outside:
-        raise BadFileError(f"{name} gives {key} twice, and differently: fetch it again")
+    context, original = _contexts(config, found, name)
     if theta <= 1:
         raise BadFileError(f"{name} gives rope_theta as {theta:g}, not above 1: fetch it again")
     factor = _positive(found, "factor", context / original, name)
@@ -132,6 +142,39 @@ def _yarn_from_hf(
         truncate=truncate,
         magnitude=_magnitude(found, factor, name),
     )
+
+
+def _longrope_from_hf(
+    config: Mapping[str, Any], found: Mapping[str, Any], name: str
+) -> RopeScaling:
+    context, original = _contexts(config, found, name)
+    divisors = found.get("short_factor")
+    if not isinstance(divisors, list) or not divisors or len(divisors) > 1 << 12:
+        raise BadFileError(f"{name} gives short_factor as {shown(divisors)}: fetch it again")
+    short = tuple(
+        _positive({"short_factor": item}, "short_factor", None, name) for item in divisors
+    )
+    if original < 2:
+        raise BadFileError(f"{name} says its context was {original:g} once: fetch it again")
+    factor = _positive(found, "factor", context / original, name)
+    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    magnitude = _positive(found, "attention_factor", grown, name)
+    return RopeScaling(
+        "longrope", original_context=int(original), magnitude=magnitude, divisors=short
+    )
+
+
+def _contexts(
+    config: Mapping[str, Any], found: Mapping[str, Any], name: str
+) -> tuple[float, float]:
+    """(context of the file, context before it was stretched)"""
+    key = "original_max_position_embeddings"
+    context = _positive(config, "max_position_embeddings", None, name)
+    outside = _positive(config, key, context, name)
+    original = _positive(found, key, outside, name)
+    if config.get(key) is not None and original != outside:
+        raise BadFileError(f"{name} gives {key} twice, and differently: fetch it again")
+    return context, original
 
 
 def _magnitude(found: Mapping[str, Any], factor: float, name: str) -> float:
@@ -162,7 +205,30 @@ def scaling_from_gguf(metadata: Mapping[str, Any], arch: str, name: str) -> Rope
         return RopeScaling()
     if kind == "linear":
         return RopeScaling("linear", _positive({"factor": factor or 1.0}, "factor", None, name))
+    if kind == "yarn":
+        return _yarn_from_gguf(metadata, f"{arch}.rope.", name)
     raise UnsupportedModelError(_refusal(name, str(kind)))
+
+
+def _yarn_from_gguf(metadata: Mapping[str, Any], prefix: str, name: str) -> RopeScaling:
+    for key in ("yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"):
+        if metadata.get(f"{prefix}scaling.{key}") not in (None, 1.0):  # of kin models
+            raise UnsupportedModelError(_refusal(name, key))
+
+    def number(key: str, default: float | None = None) -> float:
+        return _positive(metadata, f"{prefix}{key}", default, name)
+
+    factor = number("scaling.factor")
+    if number("freq_base", 10_000.0) <= 1:
+        raise BadFileError(f"{name} gives rope.freq_base not above 1: fetch it again")
+    return RopeScaling(
+        "yarn",
+        factor,
+        original_context=int(number("scaling.original_context_length")),
+        beta_fast=number("scaling.yarn_beta_fast", 32.0),
+        beta_slow=number("scaling.yarn_beta_slow", 1.0),
+        magnitude=_magnitude({}, factor, name),
+    )
 
 
 def inverse_frequencies(
@@ -170,6 +236,9 @@ def inverse_frequencies(
 ) -> torch.Tensor:
     """[rotary_dim / 2] fp32. `factors` divide them, as a GGUF's `rope_freqs.weight` asks."""
     exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
+    if scaling.kind == "longrope":  # in this order, or the last bit may differ from transformers
+        divisors = torch.tensor(scaling.divisors) if factors is None else factors.float()
+        return 1.0 / (divisors * theta**exponents)
     frequencies = 1.0 / (theta**exponents)
     if scaling.kind == "linear":
         frequencies = frequencies / scaling.factor

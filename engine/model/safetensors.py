@@ -47,11 +47,10 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class SafetensorsWeights:
-    """A WeightSource."""
+class Tensors:
+    """The tensors of a checked model folder, whatever architecture they are of: a WeightSource."""
 
     name: str
-    config: DecoderConfig
     shapes: Shapes
     places: dict[str, _Place]
 
@@ -79,11 +78,29 @@ class SafetensorsWeights:
         return data.view(place.dtype).reshape(place.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class SafetensorsWeights(Tensors):
+    """A WeightSource for the fast path."""
+
+    config: DecoderConfig
+
+
 def open_safetensors(folder: Path, model_name: str) -> SafetensorsWeights:
     """Check a model folder; no weight is read yet. `model_name` stands in the sentences.
 
     Raises:
         BadFileError, MissingWeightsError, UnsupportedModelError: as the sentence says.
+    """
+    config = from_hf(read_config(folder, model_name), model_name)
+    tensors = open_tensors(folder, model_name)
+    return SafetensorsWeights(tensors.name, tensors.shapes, tensors.places, config)
+
+
+def read_config(folder: Path, model_name: str) -> dict[str, Any]:
+    """The content of a model folder's config.json.
+
+    Raises:
+        BadFileError: there is none, or it is damaged.
     """
     config_file = folder / "config.json"
     if not os.path.isfile(config_file):
@@ -91,7 +108,14 @@ def open_safetensors(folder: Path, model_name: str) -> SafetensorsWeights:
             f"{model_name} is not a model folder (it has no config.json): choose a .gguf file or "
             "a folder with config.json and safetensors files"
         )
-    config = from_hf(_json_object(config_file, MAX_CONFIG_BYTES), model_name)
+    return _json_object(config_file, MAX_CONFIG_BYTES)
+
+
+def open_tensors(folder: Path, model_name: str) -> Tensors:
+    """Check the weight files of a model folder.
+
+    Raises: as `open_safetensors`.
+    """
     files, index = _weight_files(folder, model_name)
     places: dict[str, _Place] = {}
     for file in files:
@@ -105,7 +129,7 @@ def open_safetensors(folder: Path, model_name: str) -> SafetensorsWeights:
         _check_index(model_name, index, places)
     places = {name: p for name, p in places.items() if not name.endswith(_COMPUTED)}
     shapes = {name: place.shape for name, place in places.items()}
-    return SafetensorsWeights(model_name, config, shapes, places)
+    return Tensors(model_name, shapes, places)
 
 
 def _weight_files(folder: Path, model_name: str) -> tuple[list[Path], dict[str, str] | None]:

@@ -11,33 +11,44 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from kernels import reference
 from kernels.cpu.jit import address, exp, kernel, lock_threads, narrow, widen
 from kernels.cpu.tensors import KINDS, check_pools, packed_rows
+from kernels.reference import Scoring
 
 _TILE = 64  # keys whose scores are held at once
+_TILE_SCORES = 1 << 20  # scores of a prefill that are held at once, 4 MiB
 
 
 @functools.cache
-def _decode_kernel(dim: int, group: int, q_kind: type, kv_kind: type) -> Any:
+def _decode_kernel(
+    dim: int, v_dim: int, group: int, q_kind: type, kv_kind: type, has_sinks: bool, alibi_kind: Any
+) -> Any:
     """The kernel for one head size and group: constants let the inner loops unroll.
+
+    `alibi_kind` is None where there is no ALiBi: what a model does not have costs it nothing.
 
     An item is one sequence and one KV head, so each row of K and V is read once for its group.
     Softmax runs online over tiles of keys. Items share nothing: a sequence's result does not hang
     on its company.
     """
 
+    has_alibi = alibi_kind is not None
+    slope_kind = alibi_kind or np.float32
+    widest = max(dim, v_dim)
+
     @kernel(parallel=True)
     def attend(
         q_at, q_row, k_at, v_at, pool_slots, tables_at, table_row, lens_at, out_at,
-        num_seqs, kv_heads, block_tokens, scale, window, softcap,
+        num_seqs, kv_heads, block_tokens, scale, window, softcap, sinks_at, alibi_at, alibi_scale,
     ):  # fmt: skip
         q = numba.carray(address(q_at), num_seqs * q_row, q_kind)
         keys = numba.carray(address(k_at), (pool_slots, kv_heads, dim), kv_kind)
-        values = numba.carray(address(v_at), (pool_slots, kv_heads, dim), kv_kind)
+        values = numba.carray(address(v_at), (pool_slots, kv_heads, v_dim), kv_kind)
         tables = numba.carray(address(tables_at), num_seqs * table_row, np.int32)
         lens = numba.carray(address(lens_at), num_seqs, np.int32)
-        out = numba.carray(address(out_at), num_seqs * kv_heads * group * dim, q_kind)
+        out = numba.carray(address(out_at), num_seqs * kv_heads * group * v_dim, q_kind)
+        sinks = numba.carray(address(sinks_at), kv_heads * group, np.float32)
+        slopes = numba.carray(address(alibi_at), kv_heads * group, slope_kind)
         for item in numba.prange(num_seqs * kv_heads):
             # where
             seq, head = item // kv_heads, item % kv_heads
@@ -45,17 +56,21 @@ def _decode_kernel(dim: int, group: int, q_kind: type, kv_kind: type) -> Any:
             first = max(0, context - window) if window > 0 else 0
             # load
             query = np.empty((group, dim), np.float32)
-            row = np.empty(dim, np.float32)
+            row = np.empty(widest, np.float32)
             slots = np.empty(_TILE, np.int64)
             scores = np.empty((group, _TILE), np.float32)
-            total = np.empty((group, dim), np.float32)
+            total = np.empty((group, v_dim), np.float32)
             weight = np.empty(group, np.float32)
             highest = np.empty(group, np.float32)
             for g in range(group):
                 weight[g] = 0
                 highest[g] = -np.inf
-                for d in range(dim):
+                if has_sinks:
+                    weight[g] = 1
+                    highest[g] = sinks[head * group + g]
+                for d in range(v_dim):
                     total[g, d] = 0
+                for d in range(dim):
                     at = seq * q_row + (head * group + g) * dim + d
                     query[g, d] = widen(q[at]) * np.float32(scale)
             # compute
@@ -78,6 +93,10 @@ def _decode_kernel(dim: int, group: int, q_kind: type, kv_kind: type) -> Any:
                     for t in range(count):
                         if softcap > 0:
                             scores[g, t] = softcap * math.tanh(scores[g, t] / softcap)
+                        if has_alibi:
+                            place = widen(narrow(slopes, np.float32(start + t)))
+                            bias = narrow(slopes, widen(slopes[head * group + g]) * place)
+                            scores[g, t] += widen(bias) * np.float32(alibi_scale)
                         best = max(best, scores[g, t])
                     keep = exp(highest[g] - best)
                     highest[g] = best
@@ -87,21 +106,21 @@ def _decode_kernel(dim: int, group: int, q_kind: type, kv_kind: type) -> Any:
                         scores[g, t] = share
                         added += share
                     weight[g] = weight[g] * keep + added
-                    for d in range(dim):
+                    for d in range(v_dim):
                         total[g, d] *= keep
                 for t in range(count):
                     slot = slots[t]
-                    for d in range(dim):
+                    for d in range(v_dim):
                         row[d] = widen(values[slot, head, d])
                     for g in range(group):
                         share = scores[g, t]
-                        for d in range(dim):
+                        for d in range(v_dim):
                             total[g, d] += share * row[d]
             # store
             for g in range(group):
                 inverse = np.float32(1) / weight[g]
-                at = (seq * kv_heads * group + head * group + g) * dim
-                for d in range(dim):
+                at = (seq * kv_heads * group + head * group + g) * v_dim
+                for d in range(v_dim):
                     out[at + d] = narrow(out, total[g, d] * inverse)
 
     return attend
@@ -116,25 +135,43 @@ def paged_decode(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    alibi: torch.Tensor | None = None,
+    alibi_scale: float = 1.0,
 ) -> torch.Tensor:
-    """As the reference; reads no slot beyond a sequence's context."""
+    """As the reference; reads no slot beyond a sequence's context, and none before its window."""
     num_seqs, num_heads, dim = q.shape
-    kv_heads = k_pool.shape[2]
+    kv_heads, v_dim = v_pool.shape[2:]
     _check_paged(q, k_pool, v_pool, block_tables, context_lens)
-    out = torch.empty((num_seqs, num_heads, dim), dtype=q.dtype)
+    sinks, alibi = _checked(sinks, num_heads, torch.float32), _checked(alibi, num_heads, *KINDS)
+    out = torch.empty((num_seqs, num_heads, v_dim), dtype=q.dtype)
     if not num_seqs:
         return out
     q, tables, lens = packed_rows(q), block_tables.contiguous(), context_lens.contiguous()
-    kinds = KINDS[q.dtype], KINDS[k_pool.dtype]
-    attend = _decode_kernel(dim, num_heads // kv_heads, *kinds)
+    attend = _decode_kernel(
+        dim, v_dim, num_heads // kv_heads, KINDS[q.dtype], KINDS[k_pool.dtype],
+        sinks is not None, None if alibi is None else KINDS[alibi.dtype],
+    )  # fmt: skip
     with lock_threads():
         attend(
             q.data_ptr(), q.stride(0), k_pool.data_ptr(), v_pool.data_ptr(),
             k_pool.shape[0] * k_pool.shape[1], tables.data_ptr(), tables.shape[1],
             lens.data_ptr(), out.data_ptr(), num_seqs, kv_heads, k_pool.shape[1],
-            float(scale), int(window), float(softcap),
+            float(scale), int(window), float(softcap), 0 if sinks is None else sinks.data_ptr(),
+            0 if alibi is None else alibi.data_ptr(), float(alibi_scale),
         )  # fmt: skip
     return out
+
+
+def _checked(
+    per_head: torch.Tensor | None, num_heads: int, *dtypes: torch.dtype
+) -> torch.Tensor | None:
+    """[Hq], in memory as a kernel reads it."""
+    if per_head is None:
+        return None
+    if per_head.shape != (num_heads,) or per_head.dtype not in dtypes:
+        raise ValueError(f"{tuple(per_head.shape)} of {per_head.dtype} for {num_heads} heads")
+    return per_head.contiguous()
 
 
 def _check_paged(
@@ -166,39 +203,104 @@ def paged_prefill(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    alibi: torch.Tensor | None = None,
+    alibi_scale: float = 1.0,
 ) -> torch.Tensor:
     """As the reference: each sequence's K and V are gathered once, then one product per sequence.
 
-    torch's own attention takes the chunk whole; a chunk's scores are never held at once.
+    torch's own attention takes the chunk whole, a chunk's scores are never held at once; what it
+    does not know (soft-caps, sinks, ALiBi) is computed tile by tile.
     """
-    if softcap:  # torch's attention has none
-        tables, starts = block_tables, cu_seqlens_q
-        return reference.paged_prefill(
-            q, k_pool, v_pool, tables, starts, context_lens, scale, window, softcap
-        )
     _check_paged(q, k_pool, v_pool, block_tables, context_lens)
-    out = torch.empty(q.shape, dtype=q.dtype)
+    sinks, alibi = _checked(sinks, q.shape[1], torch.float32), _checked(alibi, q.shape[1], *KINDS)
+    how = Scoring(scale, window, softcap, sinks, alibi, alibi_scale)
+    plain = not softcap and sinks is None and alibi is None
+    out = torch.empty((*q.shape[:2], v_pool.shape[3]), dtype=q.dtype)
     starts, contexts = cu_seqlens_q.tolist(), context_lens.tolist()
     block_tokens = k_pool.shape[1]
     for seq, context in enumerate(contexts):
         rows = slice(starts[seq], starts[seq + 1])
-        num_rows = rows.stop - rows.start
-        oldest = max(0, context - num_rows - window + 1) if window else 0
-        first_block = oldest // block_tokens
-        table = block_tables[seq, first_block : -(-context // block_tokens)]
-        num_keys = context - first_block * block_tokens
-        chunk = q[rows].transpose(0, 1)[None]  # [1, Hq, n, D]
-        keys, values = (
-            pool[table].flatten(0, 1)[:num_keys].to(q.dtype).transpose(0, 1)[None]
-            for pool in (k_pool, v_pool)
-        )  # [1, Hkv, N, D]
-        whole = num_rows == num_keys and not 0 < window < num_rows
-        seen = None if whole else _mask(num_rows, num_keys, window, q.dtype)
-        attended = F.scaled_dot_product_attention(
-            chunk, keys, values, seen, is_causal=whole, scale=scale, enable_gqa=True
-        )
-        out[rows] = attended[0].transpose(0, 1)
+        oldest = max(0, context - (rows.stop - rows.start) - window + 1) if window else 0
+        first = oldest // block_tokens * block_tokens  # place of the first key that is gathered
+        table = block_tables[seq, first // block_tokens : -(-context // block_tokens)]
+        keys, values = (pool[table].flatten(0, 1)[: context - first] for pool in (k_pool, v_pool))
+        for gathered in (keys, values):  # what nobody sees may be NaN
+            gathered[: oldest - first] = 0
+        if plain:
+            out[rows] = _by_torch(q[rows], keys, values, how)
+        else:
+            out[rows] = _by_tiles(q[rows], keys, values, how, first)
     return out
+
+
+def _by_torch(
+    chunk: torch.Tensor,  # [n, Hq, D]
+    keys: torch.Tensor,  # [N, Hkv, D], the newest n of them the chunk's own
+    values: torch.Tensor,  # [N, Hkv, Dv]
+    how: Scoring,
+) -> torch.Tensor:  # [n, Hq, Dv]
+    num_rows, num_keys = len(chunk), len(keys)
+    batched = [x.to(chunk.dtype).transpose(0, 1)[None] for x in (chunk, keys, values)]
+    whole = num_rows == num_keys and not 0 < how.window < num_rows
+    seen = None if whole else _mask(num_rows, num_keys, how.window, chunk.dtype)
+    attended = F.scaled_dot_product_attention(
+        *batched, seen, is_causal=whole, scale=how.scale, enable_gqa=True
+    )
+    return attended[0].transpose(0, 1)
+
+
+def _by_tiles(
+    chunk: torch.Tensor,  # as `_by_torch`
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    how: Scoring,
+    first_place: int,  # of the first key in its sequence
+) -> torch.Tensor:
+    num_rows, num_heads, _ = chunk.shape
+    kv_heads, ahead = keys.shape[1], len(keys) - num_rows
+    queries = (chunk.float() * how.scale).unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3)
+    keys, values = (x.float().transpose(0, 1).contiguous() for x in (keys, values))
+    places = torch.arange(first_place, first_place + keys.shape[1])
+    out = torch.empty((num_rows, num_heads, values.shape[2]))
+    tile_rows = max(16, _TILE_SCORES // (num_heads * keys.shape[1]))
+    for start in range(0, num_rows, tile_rows):
+        stop = min(start + tile_rows, num_rows)
+        rows = slice(ahead + start, ahead + stop)
+        first = max(0, rows.start - how.window + 1) if how.window else 0
+        span = slice(first, rows.stop)  # keys that some row of the tile sees
+        flat = queries[:, :, start:stop].flatten(1, 2)  # [Hkv, G * rows, D]
+        scores = torch.bmm(flat, keys[:, span].transpose(1, 2)).unflatten(1, (-1, stop - start))
+        shares = _shares(scores, how, places[rows, None], places[span])
+        attended = torch.bmm(shares.flatten(1, 2), values[:, span])
+        out[start:stop] = (
+            attended.unflatten(1, (-1, stop - start)).permute(2, 0, 1, 3).flatten(1, 2)
+        )
+    return out
+
+
+def _shares(
+    scores: torch.Tensor,  # [Hkv, G, n, N], written over
+    how: Scoring,
+    rows: torch.Tensor,  # [n, 1] places of the queries
+    keys: torch.Tensor,  # [N] places of the keys
+) -> torch.Tensor:
+    """Softmax as `how` says; in place, for a tile does not fit the processor's caches twice."""
+    if how.softcap:
+        scores.div_(how.softcap).tanh_().mul_(how.softcap)
+    bias = how.bias(keys)
+    if bias is not None:
+        scores += bias.view(*scores.shape[:2], 1, -1)
+    hidden = keys > rows
+    if how.window:
+        hidden |= keys <= rows - how.window
+    scores.masked_fill_(hidden, float("-inf"))
+    if how.sinks is None:
+        return scores.softmax(-1)
+    sinks = how.sinks.view(*scores.shape[:2], 1, 1)
+    highest = torch.maximum(scores.amax(-1, keepdim=True), sinks)
+    scores.sub_(highest).exp_()
+    return scores.div_(scores.sum(-1, keepdim=True) + (sinks - highest).exp())
 
 
 @functools.lru_cache(maxsize=8)

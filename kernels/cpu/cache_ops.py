@@ -20,35 +20,38 @@ copy_blocks = reference.copy_blocks  # two gathers and two scatters; nothing to 
 def _store_kernel(kind: type, kv_kind: type) -> Any:
     @kernel()
     def store(
-        k_at, k_row, v_at, v_row, k_pool_at, v_pool_at, slots_at, num_tokens, num_slots, width
-    ):
+        k_at, k_row, v_at, v_row, k_pool_at, v_pool_at, slots_at, num_tokens, num_slots, width,
+        v_width,
+    ):  # fmt: skip
         k = numba.carray(address(k_at), num_tokens * k_row, kind)
         v = numba.carray(address(v_at), num_tokens * v_row, kind)
         k_pool = numba.carray(address(k_pool_at), num_slots * width, kv_kind)
-        v_pool = numba.carray(address(v_pool_at), num_slots * width, kv_kind)
+        v_pool = numba.carray(address(v_pool_at), num_slots * v_width, kv_kind)
         slots = numba.carray(address(slots_at), num_tokens, np.int64)
         for token in range(num_tokens):
             slot = slots[token]
             if 0 <= slot < num_slots:
                 for i in range(width):
                     k_pool[slot * width + i] = narrow(k_pool, widen(k[token * k_row + i]))
-                    v_pool[slot * width + i] = narrow(v_pool, widen(v[token * v_row + i]))
+                for i in range(v_width):
+                    v_pool[slot * v_width + i] = narrow(v_pool, widen(v[token * v_row + i]))
 
     return store
 
 
 def store_kv(
     k: torch.Tensor,  # [T, Hkv, D]
-    v: torch.Tensor,
+    v: torch.Tensor,  # [T, Hkv, Dv]
     k_pool: torch.Tensor,
     v_pool: torch.Tensor,
     slots: torch.Tensor,  # [T] int64
 ) -> None:
     """As the reference."""
-    if k.shape != v.shape or slots.shape != k.shape[:1] or k.shape[1:] != k_pool.shape[2:]:
+    fits = k.shape[1:] == k_pool.shape[2:] and v.shape[1:] == v_pool.shape[2:]
+    if not fits or k.shape[:2] != v.shape[:2] or slots.shape != k.shape[:1]:
         raise ValueError(
             f"k {tuple(k.shape)}, v {tuple(v.shape)}, slots {tuple(slots.shape)}, "
-            f"pool {tuple(k_pool.shape)}"
+            f"pools {tuple(k_pool.shape)}, {tuple(v_pool.shape)}"
         )
     if slots.dtype != torch.int64 or k.dtype != v.dtype or k.dtype not in KINDS:
         raise ValueError(f"slots of {slots.dtype}, k of {k.dtype}, v of {v.dtype}")
@@ -59,5 +62,5 @@ def store_kv(
     _store_kernel(KINDS[k.dtype], KINDS[k_pool.dtype])(
         k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), k_pool.data_ptr(),
         v_pool.data_ptr(), slots.data_ptr(), len(slots), k_pool.shape[0] * k_pool.shape[1],
-        k.shape[1] * k.shape[2],
+        k.shape[1] * k.shape[2], v.shape[1] * v.shape[2],
     )  # fmt: skip

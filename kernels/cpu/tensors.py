@@ -10,10 +10,11 @@ KINDS: dict[torch.dtype, type] = {torch.float32: np.float32, torch.bfloat16: np.
 
 
 def check_pools(k_pool: torch.Tensor, v_pool: torch.Tensor) -> None:
+    """Both can be addressed, and differ at most in the width of a head."""
     for pool in (k_pool, v_pool):
         if pool.ndim != 4 or not pool.is_contiguous() or pool.dtype not in KINDS:
             raise ValueError(f"pool {tuple(pool.shape)} of {pool.dtype} cannot be addressed")
-    if k_pool.shape != v_pool.shape or k_pool.dtype != v_pool.dtype:
+    if k_pool.shape[:3] != v_pool.shape[:3] or k_pool.dtype != v_pool.dtype:
         raise ValueError(f"pools differ: {tuple(k_pool.shape)}, {tuple(v_pool.shape)}")
 
 

@@ -20,6 +20,7 @@ from app.history import History
 from app.history_file import Loaded
 from app.journal import Journal
 from app.model_control import ModelControl
+from app.notices import Notices
 from app.replies import Replies
 from app.state.intents import Intents
 from app.state.session import Session, Sessions
@@ -135,6 +136,8 @@ class Core:
         self.status = AppStatus()
         self.status.toast.connect(lambda text, label: self.toasts.append((text, label)))
         self.status.error.connect(self.sentences.append)
+        self.notices_shown: list[str] = []
+        self.status.notice.connect(self.notices_shown.append)
         self.tasks = Tasks(self.errors.append)
         self.history = History(path / "history.db")
         self.journal = Journal(self.history, self.status, self.tasks)
@@ -147,6 +150,7 @@ class Core:
             self.intents, self.bridge, self.status, self.replies, self.tasks, path,
             lambda *args: self.fetch(*args),
         )  # fmt: skip
+        self.notices = Notices(self.bridge, self.status)
         self.transfer = Transfer(self.intents, self.sessions, self.chats, self.status, self.tasks)
 
     def _make_client(self) -> FakeClient:

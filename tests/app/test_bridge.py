@@ -11,7 +11,9 @@ from engine.errors import EngineStoppedError
 from engine.messages import (
     EngineStopped,
     Finished,
+    Notice,
     PoolSnapshot,
+    PrefixFound,
     RequestState,
     StateChanged,
     StepEvents,
@@ -131,3 +133,12 @@ def test_an_engine_that_stopped_can_be_replaced(qtbot, bridge, heard):
         bridge.next_request_id()
     bridge.start()
     assert bridge.next_request_id() == 1
+
+
+def test_a_notice_and_what_was_found_of_a_prompt_have_signals(qtbot, bridge):
+    found, notices = PrefixFound(1, 16, 20), []
+    bridge.notice.connect(notices.append)
+    with qtbot.waitSignal(bridge.prefix) as told:
+        bridge.post(StepEvents((Notice("Memory ran short."), found)))
+    assert told.args == [found]
+    assert notices == ["Memory ran short."]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.collector import Collector
+from engine.messages import ModelFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +59,17 @@ def test_a_model_is_frozen_while_loaded_and_collected_after(collector):
     collector.on_unloaded()
     assert ref() is None
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_load_that_was_cancelled_leaves_nothing(collector, is_kept):
+    gc.collect()
+    read = Cycle()
+    ref = weakref.ref(read)
+    gc.collect()  # the generation that no tick collects
+    del read
+    collector.on_load_failed(ModelFailed("/m", "Cancelled.", is_kept=is_kept, is_cancelled=True))
+    assert (ref() is None) == (not is_kept)
 
 
 def test_loading_another_model_lets_the_first_one_go(collector):

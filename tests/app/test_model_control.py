@@ -6,6 +6,7 @@ import threading
 
 from engine.errors import DownloadError
 from engine.messages import (
+    CancelLoad,
     EngineStopped,
     Failed,
     Finished,
@@ -121,6 +122,48 @@ def test_a_file_that_is_not_fit_leaves_the_model_and_its_replies_alone(core, run
         core.intents.restart_engine.emit()
         assert core.client.of(LoadModel) == [LoadModel("/models/a.gguf")]
         await core.load()
+        await core.close()
+
+    run(story())
+
+
+def test_a_load_can_be_cancelled_and_that_is_no_error(core, run):
+    async def story():
+        await core.open(with_model=False)
+        core.intents.cancel_load.emit()
+        assert core.client.of(CancelLoad) == []  # nothing is under way
+        core.intents.open_model.emit("/models/big.gguf")
+        core.client.say(ModelLoading("/models/big.gguf", 0.5, "Reading weights"))
+        session = await send(core)
+        core.intents.cancel_load.emit()
+        assert core.client.commands[-1] == CancelLoad()
+        assert (core.status.phase, core.status.note) == ("loading", "Cancelling")
+        said = "Loading big.gguf was cancelled."
+        core.client.say(ModelFailed("/models/big.gguf", said, is_cancelled=True))
+        await core.until(lambda: core.status.phase == "none")
+        assert (core.status.message, core.status.fraction) == ("", 0.0)
+        assert (core.toasts, core.sentences) == ([(said, "")], [])
+        assert last_reply(session).error.startswith(said)
+        core.client.say(EngineStopped("boom"))
+        await core.until(lambda: core.status.phase == "stopped")
+        core.intents.restart_engine.emit()
+        assert core.client.of(LoadModel) == []  # what was cancelled does not come back by itself
+        await core.close()
+
+    run(story())
+
+
+def test_a_load_cancelled_early_leaves_the_present_model(core, run):
+    async def story():
+        await core.open()
+        core.intents.open_model.emit("/models/big.gguf")
+        core.intents.cancel_load.emit()
+        said = "Loading big.gguf was cancelled."
+        failed = ModelFailed("/models/big.gguf", said, is_kept=True, is_cancelled=True)
+        core.client.say(failed)
+        await core.until(lambda: core.status.phase == "ready")
+        assert core.status.model.file == "/models/a.gguf"
+        assert (core.toasts, core.sentences) == ([(f"{said} Fake goes on.", "")], [])
         await core.close()
 
     run(story())

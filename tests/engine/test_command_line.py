@@ -56,7 +56,7 @@ def test_generate_answers_prompts_then_chats_together(call, tmp_path):
     for one in requests:
         assert set(one) == {
             "id", "text", "token_ids", "finish_reason", "prompt_tokens", "cached_tokens",
-            "ttft_ms", "decode_tokens_per_s", "preemptions",
+            "ttft_ms", "decode_tokens_per_s", "preemptions", "prefix_ends_at", "waste_ratio",
         }  # fmt: skip
         assert one["finish_reason"] in ("stop", "length")
         assert 1 <= len(one["token_ids"]) <= 12

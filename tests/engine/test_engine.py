@@ -88,7 +88,7 @@ def test_the_second_time_the_prefix_comes_from_the_cache(engine: Headless) -> No
     again = engine.run([ask(engine, text)]).outcomes[0]
     assert first.usage is not None
     assert again.usage is not None
-    assert again.usage.cached_tokens == (again.usage.prompt_tokens - 1) // 16 * 16 > 0
+    assert again.usage.cached_tokens == again.usage.prompt_tokens - 1, "one token is computed"
     assert again.token_ids == first.token_ids
 
 

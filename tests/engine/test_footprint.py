@@ -17,7 +17,8 @@ from engine.footprint import (
     kv_bytes_per_token,
     weights_bytes,
 )
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, KVSpec
+from engine.layer_groups import group_layers
 from engine.model.linear import can_run_packed, make_linear
 from engine.model.loader import load_model
 
@@ -30,7 +31,8 @@ CPU = torch.device("cpu")
     [(1, 1, 1, 1, 1), (3, 7, 16, 2, 40), (30, 5, 7, 3, 64)],
 )
 def test_kv_is_what_the_pool_allocates(layers, blocks, block_tokens, heads, dim, dtype):
-    cache = KVCache(layers, blocks, block_tokens, heads, dim, dtype, CPU)
+    spec = KVSpec(group_layers([0] * layers), heads, dim, dim, dtype)
+    cache = KVCache(spec, blocks, block_tokens, CPU)
     allocated = sum(x.untyped_storage().nbytes() for x in (*cache.k, *cache.v))
     name = str(dtype).removeprefix("torch.")
     per_token = kv_bytes_per_token(layers, heads, dim, name)

@@ -6,9 +6,11 @@ import random
 
 import pytest
 
-from engine.blocks import BlockPool, root_digest
-from engine.messages import SamplingParams
-from engine.scheduler import Scheduler, StepPlan
+from engine.blocks import BlockPool
+from engine.messages import BACKGROUND, FRONT, SamplingParams
+from engine.plan import StepPlan
+from engine.prefix import root_digest
+from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 
 
@@ -36,14 +38,41 @@ def shape(plan: StepPlan) -> list[tuple[int, int]]:
     return [(item.sequence.request_id, item.num_tokens) for item in plan.items]
 
 
-def test_decode_comes_first_and_prompts_share_the_rest_by_arrival() -> None:
+def test_decode_comes_first_and_prompts_share_the_rest() -> None:
+    """By arrival, but nobody waits wholly for a long prompt that came first."""
     scheduler = make(num_blocks=64, chunk=8)
     for number, length in ((1, 3), (2, 20), (3, 5)):
         scheduler.add(request(number, length))
-    assert shape(step(scheduler)) == [(1, 3), (2, 5)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 7)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 7)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 1), (3, 5)]
+    assert shape(step(scheduler)) == [(1, 3), (2, 4), (3, 1)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 6), (3, 1)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 6), (3, 1)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 4), (3, 2)]
+    assert shape(step(scheduler)) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_step_reads_fewer_prompt_tokens_while_others_write() -> None:
+    scheduler = make(num_blocks=64, chunk=16)
+    scheduler.add(request(1, 3))
+    assert shape(step(scheduler)) == [(1, 3)]
+    scheduler.add(request(2, 20))
+    plan = scheduler.plan(prompt_tokens=4)
+    assert shape(plan) == [(1, 1), (2, 4)]
+    scheduler.commit(plan)
+    scheduler.end(scheduler.running[0])
+    assert shape(scheduler.plan()) == [(2, 16)]
+
+
+def test_everybody_writes_where_a_step_has_not_room_for_all() -> None:
+    scheduler = make(num_blocks=64, chunk=2)
+    for number in range(5):
+        scheduler.add(request(number, 1))
+    for _ in range(10):
+        step(scheduler)
+    before = {one.request_id: one.num_new for one in scheduler.running}
+    assert len(before) == 5
+    for _ in range(40):
+        step(scheduler)
+    assert {one.num_new - before[one.request_id] for one in scheduler.running} == {16}
 
 
 def test_blocks_are_taken_only_when_a_token_needs_one() -> None:
@@ -51,12 +80,12 @@ def test_blocks_are_taken_only_when_a_token_needs_one() -> None:
     sequence = request(1, 4)
     scheduler.add(sequence)
     step(scheduler)
-    assert len(sequence.block_table) == 1
+    assert sequence.num_held == 1
     step(scheduler)
-    assert len(sequence.block_table) == 2
+    assert sequence.num_held == 2
     for _ in range(3):
         step(scheduler)
-    assert len(sequence.block_table) == 2
+    assert sequence.num_held == 2
 
 
 def test_the_last_arrival_is_paused_and_comes_back() -> None:
@@ -92,6 +121,71 @@ def test_nobody_comes_in_to_take_what_the_running_ones_want_soon() -> None:
     assert last.phase is Phase.RUNNING
 
 
+def test_equals_take_turns_where_the_pool_holds_only_some() -> None:
+    """Six chats, a pool for two: after a while nobody is far behind, and all come to their end."""
+    pool = BlockPool(12, 4)
+    scheduler = Scheduler(pool, 64, 64, root_digest("t"), turn_tokens=8)
+    chats = [request(number, 4, limit=44) for number in range(6)]
+    for chat in chats:
+        scheduler.add(chat)
+    for _ in range(75):
+        step(scheduler)
+    written = [chat.num_new for chat in chats]
+    assert min(written) >= sum(written) / 6 / 2, written
+    assert sum(chat.num_preemptions for chat in chats) < 30
+    for _ in range(400):
+        step(scheduler)
+        for chat in [c for c in scheduler.running if c.num_tokens >= c.limit_tokens]:
+            scheduler.end(chat)
+    assert scheduler.is_idle
+
+
+def test_a_newcomer_does_not_starve_who_had_many_turns() -> None:
+    scheduler = Scheduler(BlockPool(6, 4), 64, 64, root_digest("t"), turn_tokens=4)
+    old = request(1, 2, limit=24)
+    live = [old]
+    scheduler.add(old)
+    for number in range(2, 100):
+        live.append(request(number, 2, limit=8))
+        scheduler.add(live[-1])
+        for _ in range(8):
+            step(scheduler)
+            for one in [one for one in live if one.num_tokens >= one.limit_tokens]:
+                scheduler.end(one)
+                live.remove(one)
+        if old.phase is Phase.ENDED:
+            break
+    assert old.phase is Phase.ENDED, old
+    assert number < 20
+
+
+def test_nobody_takes_turns_in_the_background() -> None:
+    scheduler = Scheduler(BlockPool(10, 4), 64, 64, root_digest("t"), turn_tokens=8)
+    chats = [request(number, 4, limit=40) for number in range(4)]
+    for chat in chats:
+        chat.priority = BACKGROUND
+        scheduler.add(chat)
+    for _ in range(30):
+        step(scheduler)
+    assert [chat.num_new for chat in chats][2:] == [0, 0]
+
+
+def test_who_is_more_important_is_let_in_at_once() -> None:
+    scheduler = make(num_blocks=16, block_tokens=4, chunk=64)
+    slow = [request(number, 4, limit=40) for number in range(2)]
+    for chat in slow:
+        scheduler.add(chat)
+    for _ in range(12):
+        step(scheduler)
+    front = request(9, 20, limit=30)
+    front.priority = FRONT
+    scheduler.add(front)
+    plan = step(scheduler)
+    assert front.phase is Phase.RUNNING
+    assert plan.paused == [slow[1]]
+    assert slow[1].num_turns == 0, "it goes on in its old place"
+
+
 def test_ended_sequences_give_back_every_block_in_every_phase() -> None:
     scheduler = make(num_blocks=16, block_tokens=2, chunk=4)
     running, reading, waiting = request(1, 2), request(2, 9), request(3, 9)
@@ -115,15 +209,17 @@ def test_a_prompt_that_is_wholly_cached_still_computes_one_token_in_its_own_bloc
         scheduler = make(block_tokens=4, chunk=64)
         first = request(1, length, cache=True)
         scheduler.add(first)
-        step(scheduler)
+        for _ in range(6):
+            step(scheduler)
         scheduler.end(first)
         again = request(1, length, cache=True)
         scheduler.add(again)
         plan = scheduler.plan()
         item = plan.items[0]
-        assert again.num_cached == (length - 1) // 4 * 4
-        assert item.num_tokens == length - again.num_cached >= 1
-        assert all(scheduler.pool.num_owners(b) == 1 for b in again.block_table)
+        assert item.num_tokens == 1
+        assert again.num_cached == length - 1
+        assert len(plan.copies) == int((length - 1) % 4 > 0)
+        assert all(scheduler.pool.num_owners(b) == 1 for b in again.held_blocks())
         scheduler.commit(plan)
         scheduler.check()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.messages import SamplingParams
-from engine.scheduler import StepPlan
+from engine.plan import StepPlan
 from engine.sequence import Sequence
 from engine.slab import FirstFit, FixedSlabs, Job, simulate, workload
 
@@ -56,7 +56,7 @@ def test_a_watcher_sees_every_step_with_its_blocks_taken() -> None:
         seen.append(bool(plan.prompts))
         for item in plan.items:
             sequence = item.sequence
-            assert len(sequence.block_table) * 16 >= sequence.num_computed + item.num_tokens
+            assert sequence.num_held * 16 >= sequence.num_computed + item.num_tokens
 
     tally = simulate(jobs, 64, 16, 64, None, watch)
     assert (len(seen), sum(seen)) == (tally.steps, tally.num_mixed)

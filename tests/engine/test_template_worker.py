@@ -219,6 +219,8 @@ def test_control_tokens_are_marked_after_a_repair_too(render: Render) -> None:
 def test_a_refusal_that_cannot_be_repaired_says_why(render: Render) -> None:
     result = render(STRICT, chat(("assistant", "a"), ("user", "u")))
     assert result.error.count("Conversation roles must alternate") == 1
+    assert "system prompt were tried" in result.error  # the repairs, and then a way out
+    assert "change the messages, or choose another model" in result.error
     assert result.text == ""
 
 
@@ -241,6 +243,8 @@ def test_a_refusal_that_cannot_be_repaired_says_why(render: Render) -> None:
         ("{{ 'a' * 5000000 }}", "4 MiB"),
         ("{% for i in range(99999) %}{{ 'a' * 100 }}{% endfor %}", "4 MiB"),
         ("{{ 'a' * 50000000000 }}", "4 MiB"),
+        ("{{ raise_exception('a' * 9000000) }}", "refused"),
+        ("{{ {}['b' * 9000000].x }}", "failed|refused"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "4 MiB|failed"),
     ],
 )
@@ -249,6 +253,7 @@ def test_bad_templates_end_in_a_sentence(template: str, words: str, render: Rend
     assert result.text == ""
     assert any(word in result.error for word in words.split("|")), result.error
     assert "\n" not in result.error
+    assert len(result.error) < 600
     assert render(JOIN).text == "[user:hi]"
 
 

@@ -245,7 +245,7 @@ def test_a_control_token_that_plain_merges_would_make_is_spelled_out() -> None:
     # The rule of GPT-2 parts the signs from the letter, so here nothing can merge at all ...
     assert text.encode_raw("<s>") == [1, 2, 3]
     # ... but a rule without that cut would have made the id.
-    assert text._broken_up(0) == [1, 2, 3]
+    assert text._spelled(0) == [1, 2, 3]
 
 
 # --- other rules of cutting ---------------------------------------------------------------------

@@ -44,11 +44,13 @@ class Scene:
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,  # [Hq, context]
     ) -> torch.Tensor:
         """Attention written the plainest way, token by token and head by head, in fp64."""
         keys, values = self.keys[s].double(), self.values[s].double()
         group = q.shape[1] // keys.shape[1]
-        out = torch.empty(q.shape, dtype=torch.float64)
+        out = torch.empty(*q.shape[:2], values.shape[2], dtype=torch.float64)
         for i in range(len(q)):
             stop = len(keys) - len(q) + i + 1
             start = max(0, stop - window) if window else 0
@@ -56,8 +58,22 @@ class Scene:
                 scores = keys[start:stop, head // group] @ q[i, head].double() * scale
                 if softcap:
                     scores = softcap * torch.tanh(scores / softcap)
-                out[i, head] = scores.softmax(0) @ values[start:stop, head // group]
+                if bias is not None:
+                    scores = scores + bias[head, start:stop].double()
+                if sinks is not None:
+                    scores = torch.cat((scores, sinks[head].double()[None]))
+                shares = scores.softmax(0)[: stop - start]
+                out[i, head] = shares @ values[start:stop, head // group]
         return out
+
+    def forget(self, s: int, before: int) -> None:
+        """What a window has left behind is gone: its blocks are another's, its slots hold NaN."""
+        block_tokens = self.k_pool.shape[1]
+        for place in range(before):
+            block = int(self.tables[s, place // block_tokens])
+            for pool in (self.k_pool, self.v_pool):
+                pool[block, place % block_tokens] = float("nan")
+        self.tables[s, : before // block_tokens] = 0
 
 
 @pytest.fixture
@@ -69,14 +85,20 @@ def make_scene() -> Callable[..., Scene]:
         block_tokens: int,
         dtype: torch.dtype,
         shared_blocks: int = 0,
+        value_dim: int = 0,
     ) -> Scene:
-        """`shared_blocks`: the first blocks of every sequence are the same physical blocks."""
+        """`shared_blocks`: the first blocks of every sequence are the same physical blocks.
+
+        `value_dim`: the width of V where it is not K's. Block 0 is nobody's.
+        """
         noise = torch.Generator().manual_seed(11)
         counts = [-(-context // block_tokens) for context in contexts]
         num_blocks = sum(counts) + 3
-        free = torch.randperm(num_blocks, generator=noise).tolist()
-        shape = (num_blocks, block_tokens, num_kv_heads, head_dim)
-        k_pool, v_pool = (torch.full(shape, float("nan"), dtype=dtype) for _ in range(2))
+        free = (1 + torch.randperm(num_blocks - 1, generator=noise)).tolist()
+        k_pool, v_pool = (
+            torch.full((num_blocks, block_tokens, num_kv_heads, dim), float("nan"), dtype=dtype)
+            for dim in (head_dim, value_dim or head_dim)
+        )
         tables = torch.zeros(len(contexts), max(counts, default=0), dtype=torch.int32)
         scene = Scene([], [], k_pool, v_pool, tables, torch.tensor(contexts, dtype=torch.int32))
         for s, context in enumerate(contexts):
@@ -84,7 +106,7 @@ def make_scene() -> Callable[..., Scene]:
             blocks = taken + [free.pop() for _ in range(counts[s] - len(taken))]
             tables[s, : counts[s]] = torch.tensor(blocks, dtype=torch.int32)
             for pool, rows in ((k_pool, scene.keys), (v_pool, scene.values)):
-                new = torch.randn(context, num_kv_heads, head_dim, generator=noise).to(dtype)
+                new = torch.randn(context, *pool.shape[2:], generator=noise).to(dtype)
                 for place in range(context):
                     slot = pool[blocks[place // block_tokens], place % block_tokens]
                     if place // block_tokens < len(taken):

@@ -25,6 +25,26 @@ def test_store_kv(ops_for, num_tokens, heads, dim, source, dtype):
         assert bool((rows[untouched] == 9.0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dim", "value_dim"), [(24, 16), (5, 80), (64, 0)])
+def test_values_may_be_of_another_width(ops_for, dim, value_dim, dtype):
+    """(64, 0): a latent cache keeps one tensor, there is nothing to write to the other."""
+    ops = ops_for(dtype)
+    k, v = torch.randn(5, 3, dim).to(dtype), torch.randn(5, 3, value_dim).to(dtype)
+    k_pool = torch.full((4, 7, 3, dim), 9.0, dtype=dtype)
+    v_pool = torch.full((4, 7, 3, value_dim), 9.0, dtype=dtype)
+    slots = torch.tensor([3, 27, 0, -1, 11])
+    ops.store_kv(k, v, k_pool, v_pool, slots)
+    used = slots >= 0
+    for new, pool in ((k, k_pool), (v, v_pool)):
+        rows = pool.flatten(0, 1)
+        assert torch.equal(rows[slots[used]], new[used])
+        assert int((rows != 9.0).any(2).any(1).sum()) == (4 if pool.numel() else 0)
+    ops.copy_blocks(k_pool, v_pool, torch.tensor([[3, 2]]))
+    assert torch.equal(k_pool[2], k_pool[3])
+    assert torch.equal(v_pool[2], v_pool[3])
+
+
 def test_store_kv_skips_padding(ops_for):
     k = torch.ones(3, 1, 4)
     k_pool, v_pool = torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4)

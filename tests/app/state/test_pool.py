@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,3 +145,25 @@ def test_a_large_snapshot_takes_under_a_millisecond() -> None:
         model.set_snapshot(snapshot)
         took_ms.append((time.perf_counter() - start) * 1000)
     assert statistics.median(took_ms) < 2.0, took_ms  # 0.1 to 0.2 ms on a quiet machine
+
+
+def test_layer_groups_are_counted_by_the_blocks_and_not_forgotten(pool: PoolModel) -> None:
+    snapshot = snapshot_of(BLOCKS)
+    assert (pool.block(3).group, pool.block(3).num_groups) == (0, 1)
+    pool.set_snapshot(replace(snapshot, groups=bytes([0, 0, 1, 2, 0, 1, 5])))
+    assert [pool.block(number).group for number in range(7)] == [0, 0, 1, 2, 0, 1, 5]
+    assert pool.block(3).num_groups == 6
+    pool.set_snapshot(replace(snapshot, groups=bytes(7)))  # five groups hold nothing now
+    assert pool.block(3).num_groups == 6
+    pool.set_snapshot(snapshot)  # another model
+    assert pool.block(3).num_groups == 1
+    with pytest.raises(ValueError, match="7 blocks has 3 layer groups"):
+        pool.set_snapshot(replace(snapshot, groups=bytes(3)))
+
+
+def test_pins_and_copies_are_those_of_the_snapshot(pool: PoolModel) -> None:
+    assert (pool.num_pinned, pool.num_copies) == (0, 0)
+    pool.set_snapshot(replace(snapshot_of(BLOCKS), num_pinned=3, num_copies=9))
+    assert (pool.num_pinned, pool.num_copies) == (3, 9)
+    pool.set_snapshot(None)
+    assert (pool.num_pinned, pool.num_copies) == (0, 0)

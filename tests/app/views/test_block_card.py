@@ -48,6 +48,15 @@ def glass(qtbot) -> Glass:
     return Glass(qtbot)
 
 
+def test_a_pool_with_layer_groups_names_the_group_of_a_block(glass: Glass) -> None:
+    card = BlockCard(glass.window)
+    facts = BlockFacts(7, ACTIVE, 2, 5, 16, group=1, num_groups=6)
+    card.set_block(facts, "Tide")
+    assert card.text.endswith("Filled: 5 of 16 slots\nLayers: layer group 2 of 6")
+    card.set_block(BlockFacts(7, FREE, None, 0, 16, group=0, num_groups=6), "")
+    assert "Layers" not in card.text
+
+
 @pytest.mark.parametrize(
     ("facts", "words"),
     [

@@ -21,7 +21,7 @@ from engine.messages import NO_OWNER, PoolSnapshot
 
 
 def pool_snapshot(
-    runs: list[tuple[int, int, int]], num_blocks: int = 4096, saved: int = 0
+    runs: list[tuple[int, int, int]], num_blocks: int = 4096, saved: int = 0, **more: int
 ) -> PoolSnapshot:
     """A pool whose first blocks are runs of (blocks, owner, state); the rest is free."""
     states, owners = np.zeros(num_blocks, np.uint8), np.full(num_blocks, NO_OWNER, np.uint16)
@@ -30,8 +30,9 @@ def pool_snapshot(
         states[at : at + length], owners[at : at + length] = state, owner
         at += length
     return PoolSnapshot(
-        num_blocks, 16, 368_640, states.tobytes(), owners.tobytes(), bytes(num_blocks), saved, 0.0
-    )
+        num_blocks, 16, 368_640, states.tobytes(), owners.tobytes(), bytes(num_blocks), saved, 0.0,
+        **more,
+    )  # fmt: skip
 
 
 class Bench:
@@ -152,17 +153,44 @@ def test_a_double_click_in_the_legend_opens_the_chat(qtbot, bench: Bench) -> Non
     assert opened.args == ["id-Ring buffer"]
 
 
-def test_caption_and_sharing_are_words(bench: Bench) -> None:
+def test_caption_and_what_stands_below_the_legend_are_words(bench: Bench) -> None:
     bench.show((100, 0, 3), saved=300)
     assert bench.panel.caption == (
         "64 columns, 16 tokens in a block of 360 KiB",
         "0 – 4,095",  # noqa: RUF001
     )
-    assert bench.panel.sharing_text == "Sharing saves 300 blocks, 105 MiB"
+    notes = bench.panel.notes
+    assert notes.texts == ["Sharing saves 300 blocks, 105 MiB"]
     bench.show((100, 0, 2), saved=1)
-    assert bench.panel.sharing_text.startswith("Sharing saves 1 block,")
+    assert notes.texts[0].startswith("Sharing saves 1 block,")
     bench.show((100, 0, 2))
-    assert bench.panel.sharing_text == ""
+    assert notes.texts == []
+    assert not notes.isVisible()
+    bench.show((100, 0, 2), saved=2, num_pinned=24, num_copies=5)
+    assert notes.texts[1:] == [
+        "24 blocks, 8.44 MiB kept in memory",
+        "5 shared blocks copied to go separate ways",
+    ]
+    bench.show((100, 0, 2), num_pinned=1, num_copies=1)
+    assert notes.texts == [
+        "1 block, 0.35 MiB kept in memory",
+        "1 shared block copied to go separate ways",
+    ]
+    assert notes.accessibleName() == "; ".join(notes.texts)
+
+
+@pytest.mark.parametrize(("height", "num_shown"), [(420, 0), (460, 1), (560, 3), (868, 3)])
+def test_the_lines_below_the_legend_give_way_in_a_low_window(
+    bench: Bench, height, num_shown
+) -> None:
+    bench.panel.resize(288, height)
+    bench.show((100, 0, 2), (10, 1, 2), (10, 2, 1), saved=2, num_pinned=24, num_copies=5)
+    legend, notes = bench.panel.legend.geometry(), bench.panel.notes.geometry()
+    assert notes.top() == legend.bottom() + 1
+    assert bench.panel.notes.isVisible() == (num_shown > 0)
+    assert notes.height() == num_shown * 24
+    assert notes.bottom() <= bench.panel.height()
+    assert legend.height() >= min(3 * 24, (height - legend.top() - 4) // 24 * 24)
 
 
 def test_chip_of_a_running_chat_shows_the_block_being_written(bench: Bench) -> None:

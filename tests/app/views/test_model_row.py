@@ -52,7 +52,8 @@ def shop(qtbot) -> Shop:
         ({"phase": "none", "message": "The download stopped."},
          {"fetch", "open", "reason"}, "Starter", "starter model, 98 MB"),
         ({"phase": "fetching", "note": "12 of 98 MB"}, {"cancel", "bar"}, "Starter", "12 of 98 MB"),
-        ({"phase": "loading", "note": "Reading"}, {"bar"}, "Loading the model", "Reading"),
+        ({"phase": "loading", "note": "Reading"},
+         {"cancel", "bar"}, "Loading the model", "Reading"),
         ({"phase": "ready", "model": LOADED}, {"open"}, "Small", "1,346 M parameters"),
         ({"phase": "failed", "message": "It is no model."},
          {"fetch", "open", "reason"}, "Starter", "starter model, 98 MB"),
@@ -90,6 +91,11 @@ def test_the_buttons_ask(shop: Shop, qtbot, key) -> None:
     shop.status.update(phase="fetching")
     with qtbot.waitSignal(shop.intents.cancel_starter):
         press(shop.row.cancel_button)
+    assert shop.row.cancel_button.accessibleName() == "Cancel download"
+    shop.status.update(phase="loading")
+    with qtbot.waitSignal(shop.intents.cancel_load):
+        press(shop.row.cancel_button)
+    assert shop.row.cancel_button.accessibleName() == "Cancel loading"
 
 
 @pytest.mark.parametrize(("fraction", "most", "value"), [(0.0, 0, -1), (0.256, 1000, 256)])

@@ -124,10 +124,10 @@ def test_a_title_that_grows_while_one_renames_does_not_end_the_renaming(shelf, q
     assert shelf.editor().text() == "Half"
 
 
-def test_the_menu_of_a_row_pops_up_and_offers_three_things(shelf: Shelf, qtbot) -> None:
+def test_the_menu_of_a_row_pops_up_and_offers_four_things(shelf: Shelf, qtbot) -> None:
     menu = shelf.list.menu_for("s1")
     words = [action.text().split("\t")[0] for action in menu.actions() if not action.isSeparator()]
-    assert words == ["Open", "Rename", "Delete"]
+    assert words == ["Open", "Rename", "Keep in memory", "Delete"]
     for action in menu.actions():
         if action.text().startswith(("Open", "Delete")):
             action.trigger()
@@ -239,3 +239,59 @@ def test_a_tip_shows_the_whole_title_as_it_was_written(qtbot) -> None:
     assert shown == [
         "<span>&lt;b&gt;bold&lt;/b&gt; &amp; &lt;img src=&#x27;/x.png&#x27;&gt;</span>", "plain",
     ]  # fmt: skip
+
+
+def test_the_tip_says_what_a_chat_does_and_that_it_is_kept(shelf: Shelf) -> None:
+    session = shelf.sessions.get("s1")
+    index = shelf.view.model.index(shelf.view.model.row_of("s1"))
+    tip = Qt.ItemDataRole.ToolTipRole
+    assert index.data(tip) == "Lisbon"
+    session.set_status("reading", "Reading 25 %", "Reading the prompt: 1,024 of 4,000 tokens")
+    assert index.data(tip) == "Lisbon\nReading the prompt: 1,024 of 4,000 tokens"
+    session.set_status("paused", "Paused", "The pool is full.", time.monotonic() - 12.2)
+    session.is_pinned = True
+    assert index.data(tip) == "Lisbon\nPaused 12 s: the pool is full.\nKept in memory"
+    spoken = index.data(Qt.ItemDataRole.AccessibleTextRole)
+    assert spoken == "Lisbon, Paused 12 s: the pool is full., kept in memory"
+
+
+def test_keep_in_memory_is_an_entry_that_is_checked_when_it_is_so(shelf: Shelf) -> None:
+    asked = []
+    shelf.intents.set_pinned.connect(lambda *args: asked.append(args))
+    session = shelf.sessions.get("s1")
+    for was in (False, True):
+        session.is_pinned = was
+        menu = shelf.list.menu_for("s1")
+        (pin,) = (one for one in menu.actions() if one.text() == "Keep in memory")
+        assert pin.isCheckable()
+        assert pin.isChecked() == was
+        pin.trigger()
+        menu.close()
+        assert session.is_pinned == was  # it asks, and waits for the answer
+    assert asked == [("s1", True), ("s1", False)]
+
+
+@pytest.mark.parametrize("is_rail", [False, True])
+@pytest.mark.parametrize("status", ["idle", "waiting", "paused"])
+def test_a_kept_chat_bears_a_pin_where_there_is_room(shelf: Shelf, status, is_rail) -> None:
+    session = shelf.sessions.get("s1")
+    shelf.view.set_rail(is_rail)
+    session.set_status(status, "3rd in line" if status == "waiting" else "")
+    before = shelf.list.grab().toImage()
+    session.is_pinned = True
+    session.changed.emit()
+    assert (shelf.list.grab().toImage() != before) == (not is_rail)
+
+
+def test_words_too_long_for_a_row_end_in_dots(shelf: Shelf) -> None:
+    """Cut at their end, not at their beginning."""
+    session = shelf.sessions.get("s1")
+    shelf.view.resize(200, 600)
+    pictures = []
+    for words in (
+        "Waiting for the model, a very long one",
+        "aiting for the model, a very long one",
+    ):
+        session.set_status("waiting", words)
+        pictures.append(shelf.list.grab().toImage())
+    assert pictures[0] != pictures[1]

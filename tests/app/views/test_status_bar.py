@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
+from app.state.intents import Intents
 from app.state.pool import PoolModel
 from app.state.status import AppStatus
 from app.views.status_bar import StatusLine, in_use_words
@@ -24,7 +25,8 @@ class Foot:
 
     def __init__(self, qtbot, width: int = 1000) -> None:
         self.status, self.pool = AppStatus(), PoolModel()
-        self.line = StatusLine(self.status, self.pool)
+        self.intents = Intents()
+        self.line = StatusLine(self.status, self.pool, self.intents)
         qtbot.addWidget(self.line)
         self.line.resize(width, self.line.height())
         self.line.show()
@@ -120,6 +122,30 @@ def test_each_part_opens_its_place(foot: Foot, qtbot, key) -> None:
                 qtbot.mouseClick(part, LEFT)
             else:
                 qtbot.keyClick(part, key)
+
+
+@pytest.mark.parametrize("key", [None, Qt.Key.Key_Space])
+@pytest.mark.parametrize(
+    ("phase", "intent", "words"),
+    [
+        ("loading", "cancel_load", "Cancel loading"),
+        ("fetching", "cancel_starter", "Cancel download"),
+    ],
+)
+def test_what_is_under_way_can_be_cancelled(foot: Foot, qtbot, phase, intent, words, key) -> None:
+    button = foot.line.cancel
+    assert not button.isVisible()
+    foot.status.update(phase=phase)
+    assert button.isVisible()
+    assert (button.accessibleName(), button.toolTip()) == (words, words)
+    assert button.focusPolicy() & Qt.FocusPolicy.TabFocus
+    with qtbot.waitSignal(getattr(foot.intents, intent)):
+        if key is None:
+            qtbot.mouseClick(button, LEFT)
+        else:
+            qtbot.keyClick(button, key)
+    foot.status.update(phase="none")
+    assert not button.isVisible()
 
 
 @pytest.mark.parametrize(("width", "has_device"), [(640, False), (759, False), (760, True)])

@@ -56,6 +56,16 @@ def test_the_newest_stands_lowest_and_none_covers_another(plate: Plate) -> None:
     assert all(abs(middle - 350) <= 1 for middle in middles)
 
 
+def test_a_notice_is_quiet_can_be_closed_and_shows_its_whole_sentence(plate: Plate, qtbot) -> None:
+    plate.status.notice.emit("Memory ran short in a step: 2 replies were paused. " * 3)
+    (toast,) = plate.shown
+    assert not toast.is_error
+    words = max(toast.findChildren(QLabel), key=lambda label: label.width())
+    qtbot.waitUntil(lambda: words.height() >= words.heightForWidth(words.width()))
+    qtbot.mouseClick(cross_of(toast), LEFT)
+    assert plate.shown == []
+
+
 def test_a_toast_goes_by_itself_and_an_error_does_not(plate: Plate, qtbot) -> None:
     plate.status.error.emit("The disk is full.")
     plate.status.toast.emit("Exported.", "")

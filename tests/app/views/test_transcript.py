@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import time
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QStackedWidget, QWidget
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QGuiApplication, QHelpEvent, QWheelEvent
+from PySide6.QtWidgets import QApplication, QStackedWidget, QToolTip, QWidget
 
 from app.records import ReplyRecord, SessionRecord, TurnRecord
 from app.state.intents import Intents
-from app.state.session import Session
+from app.state.session import ReplyDetails, Session
 from app.views.transcript import TranscriptView
 from app.views.transcript_code import CodeItem
 from app.views.transcript_meta import MetaItem, meta_parts
@@ -322,3 +323,91 @@ def test_a_new_theme_lays_out_again(qtbot, light_theme):
     light_theme.set_choice("dark")
     view.grab()
     assert item.is_fresh(view.document.width)
+
+
+def sentences(view: TranscriptView) -> list[str]:
+    return [item.sentence for item in view.document.items if isinstance(item, NoteItem)]
+
+
+def test_a_pause_counts_its_seconds_only_while_it_is_in_sight(qtbot, monkeypatch):
+    monkeypatch.setattr("app.views.transcript_canvas.CLOCK_MS", 20)
+    session = streaming_session("text")
+    view = shown_view(qtbot, session)
+    assert not view._clock.isActive()
+    session.set_status("paused", "Paused", "The pool is full.", time.monotonic() - 11.9)
+    assert view._clock.isActive()
+    qtbot.waitUntil(lambda: sentences(view) == ["Paused 11 s: the pool is full."])
+    qtbot.waitUntil(lambda: sentences(view) == ["Paused 12 s: the pool is full."])
+    view.hide()
+    assert not view._clock.isActive()
+    session.paused_s -= 100
+    view.show()
+    assert view._clock.isActive()
+    qtbot.waitUntil(lambda: sentences(view)[0].startswith("Paused 1 min 5"))
+    session.set_status("running")
+    assert not view._clock.isActive()
+    qtbot.waitUntil(lambda: sentences(view) == [])
+
+
+def test_the_sentence_stands_below_the_reply_not_the_short_form(qtbot):
+    session = streaming_session()
+    view = shown_view(qtbot, session)
+    session.set_status("reading", "Reading 25 %", "Reading the prompt: 1,024 of 4,000 tokens")
+    qtbot.waitUntil(lambda: sentences(view) == ["Reading the prompt: 1,024 of 4,000 tokens"])
+
+
+FACTS = {
+    "prompt_tokens": 69, "cached_tokens": 64, "new_tokens": 5, "ttft_ms": 120.0,
+    "tokens_per_s": 41.24, "num_blocks": 5, "kv_bytes": 5 * 2**20,
+}  # fmt: skip
+PLAIN_TIP = ["5 blocks · 5.00 MiB", "41.2 tok/s", "First token 0.12 s"]
+
+
+def tip_at(view: TranscriptView, x: float, y: float) -> str:
+    place = QPoint(round(x), round(y))
+    event = QHelpEvent(QEvent.Type.ToolTip, place, view.viewport().mapToGlobal(place))
+    QApplication.sendEvent(view.viewport(), event)
+    return QToolTip.text()
+
+
+@pytest.mark.parametrize(
+    ("details", "more"),
+    [
+        (None, ["64 of 69 prompt tokens reused"]),
+        (ReplyDetails(68, "first difference: “<b>” in message 1 (system)", 0.031),
+         ["68 of 69 prompt tokens reused", "First difference: “<b>” in message 1 (system)",
+          "3.1 % of the slots it held were empty"]),
+        (ReplyDetails(0, waste_ratio=0.0002),
+         ["0 of 69 prompt tokens reused", "under 0.1 % of the slots it held were empty"]),
+    ],
+)  # fmt: skip
+def test_the_line_under_a_reply_tells_everything_under_the_pointer(qtbot, details, more):
+    session = session_of(("q", told("text", **FACTS)))
+    if details is not None:
+        session.details["r"] = details
+    view = shown_view(qtbot, session)
+    index = view.document.last_item_of(0)
+    item, top = view.document.items[index], view.document.tops[index]
+    assert isinstance(item, MetaItem)
+    lines = [text[0].upper() + text[1:] for text in PLAIN_TIP + more]
+    assert item.tip.split("\n") == lines
+    shown = tip_at(view, view._column()[0] + 10, top + 10)
+    for line in lines:
+        assert html.escape(line) in shown or line in shown
+    assert ("<br>" if "<" in item.tip else "\n") in shown
+    tip_at(view, view._column()[0] + 10, 15)  # over the user's words
+    qtbot.waitUntil(lambda: QToolTip.text() == "")
+
+
+def test_details_of_the_chosen_version_are_shown(qtbot):
+    session = session_of(("q", told("first", reply_id="r0", **FACTS)))
+    session.details["r1"] = ReplyDetails(16)
+    session.put_reply(0, told("second", reply_id="r1", **FACTS))
+    view = shown_view(qtbot, session)
+
+    def tip() -> str:
+        return view.document.items[view.document.last_item_of(0)].tip
+
+    assert "16 of 69 prompt tokens reused" in tip()
+    session.choose(0, 0)
+    qtbot.waitUntil(lambda: "64 of 69 prompt tokens reused" in tip())

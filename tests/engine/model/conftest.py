@@ -11,60 +11,57 @@ import torch
 
 from engine.batch import Batch
 from engine.config import EngineConfig
+from engine.kv_cache import KVCache
 from engine.model.loader import LoadedModel, load_model
 
 
 class PagedRunner:
-    """Drives a model by hand: block tables scattered over a pool full of NaN, steps as told."""
+    """Drives a model by hand: block tables scattered over a pool full of NaN, steps as told. A
+    block that has left its group's window is full of NaN again and named 0 in the table."""
 
     def __init__(self, model: LoadedModel, block_tokens: int = 16, num_blocks: int = 256) -> None:
-        kv = model.kv
-        shape = (num_blocks, block_tokens, kv.num_kv_heads, kv.head_dim)
         self.model = model
+        self.groups = model.kv.groups
         self.block_tokens = block_tokens
-        # NaN: reading a slot that nobody wrote must show.
-        self.k = [torch.full(shape, float("nan"), dtype=kv.kv_dtype) for _ in range(kv.num_layers)]
-        self.v = [torch.full(shape, float("nan"), dtype=kv.kv_dtype) for _ in range(kv.num_layers)]
+        num_blocks *= len(self.groups)
+        cache = KVCache(model.kv, num_blocks, block_tokens, torch.device("cpu"))
+        self.k, self.v = cache.k, cache.v
+        self._poison(slice(None))  # reading a slot that nobody wrote must show
         order = torch.Generator().manual_seed(5)
         self.free = torch.randperm(num_blocks, generator=order).tolist()
         self.tokens: list[list[int]] = []
         self.done: list[int] = []
-        self.tables: list[list[int]] = []
+        self.tables: list[list[list[int]]] = []  # per sequence and group
+
+    def _poison(self, blocks: Any) -> None:
+        for pool in (*self.k, *self.v):
+            pool[blocks] = float("nan")
 
     def add(self, tokens: list[int]) -> int:
         self.tokens.append(list(tokens))
         self.done.append(0)
-        self.tables.append([])
+        self.tables.append([[] for _ in self.groups])
         return len(self.tokens) - 1
 
     def step(self, plan: dict[int, int]) -> dict[int, torch.Tensor]:
         """{sequence: new tokens} -> {sequence: logits of its last new token}."""
         order = sorted(plan, key=lambda s: plan[s] != 1)
         for s in order:
-            while len(self.tables[s]) * self.block_tokens < self.done[s] + plan[s]:
-                self.tables[s].append(self.free.pop())
-        width = max(len(self.tables[s]) for s in order)
+            for table in self.tables[s]:
+                while len(table) * self.block_tokens < self.done[s] + plan[s]:
+                    table.append(self.free.pop())
         places = [range(self.done[s], self.done[s] + plan[s]) for s in order]
         ends = torch.tensor([plan[s] for s in order]).cumsum(0)
-        block = self.block_tokens
+        groups = range(len(self.groups))
         batch = Batch(
             token_ids=torch.tensor(
                 [self.tokens[s][p] for s, r in zip(order, places, strict=True) for p in r]
             ),
             positions=torch.tensor([p for r in places for p in r]),
-            slots=torch.tensor(
-                [
-                    self.tables[s][p // block] * block + p % block
-                    for s, r in zip(order, places, strict=True)
-                    for p in r
-                ]
-            ),
+            slots=tuple(self._slots(order, places, g) for g in groups),
             cu_seqlens_q=torch.cat((torch.zeros(1, dtype=torch.int64), ends)).int(),
             context_lens=torch.tensor([r.stop for r in places], dtype=torch.int32),
-            block_tables=torch.tensor(
-                [self.tables[s] + [0] * (width - len(self.tables[s])) for s in order],
-                dtype=torch.int32,
-            ),
+            block_tables=tuple(self._padded([self.tables[s][g] for s in order]) for g in groups),
             logit_rows=ends - 1,
             num_decodes=sum(plan[s] == 1 for s in order),
             max_context=max(r.stop for r in places),
@@ -74,7 +71,30 @@ class PagedRunner:
         assert logits.dtype == torch.float32
         for s in order:
             self.done[s] += plan[s]
+            self._leave(s)
         return dict(zip(order, logits, strict=True))
+
+    def _slots(self, order: list[int], places: list[range], group: int) -> torch.Tensor:
+        size = self.block_tokens
+        return torch.tensor(
+            [
+                self.tables[s][group][p // size] * size + p % size
+                for s, r in zip(order, places, strict=True)
+                for p in r
+            ]
+        )
+
+    @staticmethod
+    def _padded(tables: list[list[int]]) -> torch.Tensor:
+        width = max(map(len, tables))
+        return torch.tensor([t + [0] * (width - len(t)) for t in tables], dtype=torch.int32)
+
+    def _leave(self, s: int) -> None:
+        for group, table in zip(self.groups, self.tables[s], strict=True):
+            for index in range(group.first_block(self.done[s], self.block_tokens)):
+                if table[index]:
+                    self._poison(table[index])
+                    table[index] = 0
 
     def read(self, s: int, chunk: int) -> torch.Tensor:
         """Read what is left of a prompt in chunks; logits of its last token."""

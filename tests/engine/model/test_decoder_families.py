@@ -94,17 +94,17 @@ def test_chunk_without_wanted_logits_gives_none(tiny_folder, tmp_path, load):
 
     class Pool:
         def __init__(self) -> None:
-            shape = (4, 4, kv.num_kv_heads, kv.head_dim)
+            shape = (4, 4, kv.num_kv_heads, kv.k_dim)
             self.k = [torch.zeros(shape) for _ in range(kv.num_layers)]
             self.v = [torch.zeros(shape) for _ in range(kv.num_layers)]
 
     batch = Batch(
         token_ids=torch.tensor([5, 6, 7]),
         positions=torch.arange(3),
-        slots=torch.tensor([8, 9, 10]),
+        slots=(torch.tensor([8, 9, 10]),),
         cu_seqlens_q=torch.tensor([0, 3], dtype=torch.int32),
         context_lens=torch.tensor([3], dtype=torch.int32),
-        block_tables=torch.tensor([[2]], dtype=torch.int32),
+        block_tables=(torch.tensor([[2]], dtype=torch.int32),),
         logit_rows=torch.empty(0, dtype=torch.int64),
         num_decodes=0,
         max_context=3,

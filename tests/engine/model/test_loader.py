@@ -156,7 +156,7 @@ def test_facts_of_a_loaded_model(tiny_file):
     assert model.num_parameters == num_parameters
     assert (model.storage, model.weights_bytes) == ("fp32", 4 * num_parameters)
     assert model.kv.kv_dtype == torch.float32
-    assert (model.kv.num_layers, model.kv.num_kv_heads, model.kv.head_dim) == (1, 1, 4)
+    assert (model.kv.num_layers, model.kv.num_kv_heads, model.kv.k_dim) == (1, 1, 4)
     assert model.kv.bytes_per_token == 2 * 4 * 4
     assert model.path == "fast"
     assert model.tokenizer_source["tokenizer.ggml.tokens"][3] == "é"

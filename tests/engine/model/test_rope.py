@@ -88,6 +88,43 @@ def test_tables_equal_transformers_far_out(kind):
     assert torch.equal(cos[:, :32], cos[:, 32:])
 
 
+@pytest.mark.parametrize("said", [{}, {"factor": 3.0}, {"attention_factor": 1.3}])
+@pytest.mark.parametrize("head_dim", [6, 40])
+def test_longrope_within_its_original_context(head_dim, said):
+    half = head_dim // 2
+    parameters = {
+        "rope_type": "longrope",
+        "short_factor": [1.0 + i / 7 for i in range(half)],
+        "long_factor": [2.0 + i for i in range(half)],
+        "original_max_position_embeddings": 512,
+        **said,
+    }
+    config, theirs = transformers_rotary(parameters, head_dim, 10_000.0)
+    theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
+    assert scaling.most_tokens == 512
+    frequencies = inverse_frequencies(head_dim, theta, scaling)
+    table = RopeTable(frequencies, torch.device("cpu"), scaling.magnitude)
+    positions = torch.tensor([0, 1, 77, 511])
+    for ours, other in zip(
+        table.at(positions, 512), theirs(torch.zeros(1, 1, 1), positions[None]), strict=True
+    ):
+        assert torch.equal(ours, other[0])
+    theirs(torch.zeros(1, 1, 1), torch.tensor([[512]]))  # one further, and all are others
+    assert not torch.allclose(theirs.inv_freq, frequencies)
+
+
+def test_dynamic_is_the_default_within_its_context():
+    config, theirs = transformers_rotary({"rope_type": "dynamic", "factor": 4.0}, 40, 10_000.0)
+    theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
+    assert scaling.most_tokens == 16_384
+    ours = inverse_frequencies(40, theta, scaling)
+    theirs(torch.zeros(1, 1, 1), torch.tensor([[16_383]]))
+    assert torch.equal(ours, theirs.inv_freq)
+    theirs(torch.zeros(1, 1, 1), torch.tensor([[16_384]]))
+    assert not torch.allclose(ours, theirs.inv_freq)
+    assert RopeScaling("yarn", 4.0).most_tokens is None
+
+
 def test_old_and_new_ways_to_write_it_mean_the_same():
     old = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2}}
     new = {"rope_parameters": {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.0}}
@@ -166,9 +203,7 @@ def test_table_grows_without_changing():
     torch.testing.assert_close(after_far[1][0, :3].double(), angle.sin(), rtol=0, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    "kind", ["dynamic", "longrope", "su", "proportional", "mrope", ["linear"], 7]
-)
+@pytest.mark.parametrize("kind", ["su", "proportional", "mrope", ["linear"], 7])
 def test_other_kinds_are_refused_by_name(kind, check_sentence):
     values = {"rope_type": kind, "factor": 2.0}
     for key in ("rope_scaling", "rope_parameters"):

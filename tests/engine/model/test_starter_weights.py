@@ -61,13 +61,13 @@ def test_every_tensor_of_a_layer(weights, theirs, layer):
     names = [name for name in theirs if name.startswith(f"blk.{layer}.")]
     assert len(names) == 9
     for name in names:
-        got = weights.load(hf_name(name))
+        got = weights.load(hf_name(name, weights.config))
         np.testing.assert_array_equal(got.numpy(), dequantised(theirs[name]), err_msg=name)
 
 
 def test_embedding_and_final_norm(weights, theirs):
     for name in ("token_embd.weight", "output_norm.weight"):
-        got = weights.load(hf_name(name))
+        got = weights.load(hf_name(name, weights.config))
         assert got.dtype == torch.float32
         np.testing.assert_array_equal(got.numpy(), dequantised(theirs[name]))
 

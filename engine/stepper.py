@@ -1,0 +1,173 @@
+"""Stepper: one forward pass over what the scheduler chose, and what to do when it does not fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.batch import build_batch
+from engine.errors import SamplingError
+from engine.messages import Logprobs, StepStats
+from engine.pace import Pace
+from engine.plan import StepItem, StepPlan
+from engine.sampling import SampleRow, sample, top_logprobs
+from engine.sequence import Sequence
+from engine.serving import Serving
+
+RECOVERY_STEPS = 32  # after so many steps that fitted, twice as many prompt tokens are tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A sequence's next token, or why it has none."""
+
+    sequence: Sequence
+    token: int | SamplingError
+    logprobs: tuple[Logprobs, ...]
+
+
+@dataclass(slots=True)
+class StepResult:
+    sampled: list[Sampled] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    stats: StepStats | None = None
+    notice: str = ""  # a sentence
+    hopeless: Sequence | None = None  # not even one token of it can be computed
+
+
+class Stepper:
+    """Runs the steps of one loaded model."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._pace = Pace()
+        self._limit: int | None = None  # prompt tokens, after a step found no memory
+        self._good_steps = 0
+        self._is_short = False  # and it has been said
+
+    def run(self) -> StepResult:
+        """One step. Where the device has no memory for it, nothing is computed and less is tried
+        next time: fewer prompt tokens, then fewer sequences."""
+        scheduler = self._serving.scheduler
+        start_s = time.monotonic()
+        plan = scheduler.plan(self._prompt_tokens())
+        result = StepResult(admitted=plan.admitted)
+        if not plan.items:
+            return result
+        try:
+            logits = self._forward(plan)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            scheduler.undo(plan)
+            self._shrink(plan, result)
+            return result
+        self._recover()
+        ready = [i for i in plan.items if i.sequence.num_pending == i.num_tokens]
+        result.sampled = self._sample(logits, ready)
+        scheduler.commit(plan)
+        result.stats = self._measure(plan, start_s)
+        return result
+
+    def _prompt_tokens(self) -> int | None:
+        paced = self._pace.prompt_tokens(self._serving.scheduler.num_decoding)
+        both = [tokens for tokens in (paced, self._limit) if tokens is not None]
+        return min(both, default=None)
+
+    def _forward(self, plan: StepPlan) -> torch.Tensor:
+        serving = self._serving
+        with torch.inference_mode():
+            if plan.copies:
+                pairs = [(source, target) for target, source in plan.copies.items()]
+                wanted = torch.tensor(pairs, dtype=torch.int64, device=serving.device)
+                for k, v in zip(serving.cache.k, serving.cache.v, strict=True):
+                    serving.model.ops.copy_blocks(k, v, wanted)
+            batch = build_batch(plan, serving.pool.block_tokens, serving.device)
+            return serving.model.forward(batch, serving.cache)
+
+    def _sample(self, logits: torch.Tensor, ready: list[StepItem]) -> list[Sampled]:
+        if not ready:
+            return []
+        text = self._serving.text
+        rows = [_row(item.sequence, text.eos_ids) for item in ready]
+        tokens = sample(logits, rows)
+        logprobs = top_logprobs(logits, rows, tokens, text.bytes_of)
+        return [
+            Sampled(item.sequence, token, said)
+            for item, token, said in zip(ready, tokens, logprobs, strict=True)
+        ]
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def _shrink(self, plan: StepPlan, result: StepResult) -> None:
+        self._good_steps = 0
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
+        if num_prompt_tokens > 1:
+            self._limit = num_prompt_tokens // 2
+            done = "long prompts are read in smaller pieces"
+        elif paused := self._serving.scheduler.pause_last():
+            done = "a chat was paused and goes on by itself"
+            del paused
+        else:
+            result.hopeless = plan.items[-1].sequence
+            return
+        if not self._is_short:
+            self._is_short = True
+            result.notice = f"Memory ran short in a step: {done}. Closing other programs helps."
+
+    def _recover(self) -> None:
+        if not self._is_short:
+            return
+        self._good_steps += 1
+        if self._good_steps < RECOVERY_STEPS:
+            return
+        self._good_steps = 0
+        if self._limit is None or self._limit >= self._serving.scheduler.chunk_tokens:
+            self._limit, self._is_short = None, False
+        else:
+            self._limit *= 2
+
+    # --- figures ----------------------------------------------------------------------------------
+
+    def _measure(self, plan: StepPlan, start_s: float) -> StepStats:
+        scheduler = self._serving.scheduler
+        written, held = scheduler.slots()
+        now_s = time.monotonic()
+        step_ms = (now_s - start_s) * 1000
+        num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
+        self._pace.record(len(plan.decodes), num_prompt_tokens, step_ms)
+        return StepStats(
+            num_prefill_tokens=num_prompt_tokens,
+            num_decode_tokens=len(plan.decodes),
+            step_ms=step_ms,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            waste_ratio=1 - written / held if held else 0.0,
+            time_s=now_s,
+            written_slots=round(written),
+            held_slots=held,
+            num_used_blocks=self._serving.pool.num_used,
+        )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """torch has an error of its own on a GPU; on the CPU it is a RuntimeError by its words."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "allocate memory" in str(error) or "not enough memory" in str(error)
+
+
+def _row(sequence: Sequence, end_ids: Collection[int]) -> SampleRow:
+    return SampleRow(
+        params=sequence.params,
+        seed=sequence.seed,
+        position=sequence.num_tokens,
+        token_ids=sequence.token_ids,
+        num_prompt=sequence.num_prompt,
+        end_ids=end_ids,
+    )

@@ -104,12 +104,15 @@ class ChatList(QListView):
 
     def _add_pin(self, menu: QMenu, session_id: str) -> None:
         session = self._chats.session_at(self._chats.row_of(session_id))
-        pin = menu.addAction("Keep in memory")
+        is_pinned = session is not None and session.is_pinned
+        intents = self._intents
+        pin = menu.addAction(
+            "Keep in memory", lambda: intents.set_pinned.emit(session_id, not is_pinned)
+        )
         pin.setCheckable(True)
-        pin.setChecked(session is not None and session.is_pinned)
+        pin.setChecked(is_pinned)
         pin.setToolTip("The chat's blocks stay in the pool until you quit")
         menu.setToolTipsVisible(True)
-        pin.triggered.connect(lambda wanted: self._intents.set_pinned.emit(session_id, wanted))
 
 
 class SearchField(QLineEdit):

@@ -39,7 +39,7 @@ class BlockPool:
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
         self.groups = tuple(groups)
-        self.index = PrefixIndex(groups, block_tokens)
+        self.index = PrefixIndex(groups, block_tokens, num_blocks)
         self.version = 0  # grows with every change, so that a snapshot is made only when needed
         self.num_copies = 0  # blocks copied before a write, since the start
         self._free = array("i", range(num_blocks - 1, -1, -1))  # a stack; block 0 is taken first
@@ -255,7 +255,7 @@ class BlockPool:
         """The block's content can no longer be found; nobody can have it pinned any more."""
         digest = self._digest[block]
         assert digest is not None
-        self.index.remove(self._group[block], digest)
+        self.index.remove(self._group[block], block, digest)
         self._digest[block] = None
         for owner in self._pins.pop(block, ()):
             self._unpinned(owner, block)

@@ -9,7 +9,7 @@ it differs by model, machine and context.
 from __future__ import annotations
 
 # The longest gap between two tokens is to stay under 3 normal steps; single steps scatter.
-SLOWDOWN = 2.2
+SLOWDOWN = 2.0
 FIRST_TOKENS = 16
 # A step without prompt tokens is measured again after so many with them: contexts grow.
 REMEASURE_STEPS = 48
@@ -21,36 +21,49 @@ class Pace:
     def __init__(self) -> None:
         self._normal_ms: dict[int, float] = {}  # by `_size` of the number of decoding sequences
         self._steps_since: dict[int, int] = {}
-        self._tokens = float(FIRST_TOKENS)
+        self._ms_per_token: float | None = None  # of a prompt
+        self._is_asked = False
 
-    def prompt_tokens(self, num_decoding: int) -> int | None:
-        """Most prompt tokens of the next step; None = as many as there is room for."""
-        if not num_decoding:
+    def prompt_tokens(self, num_decoding: int, num_reading: int) -> int | None:
+        """Most prompt tokens of the next step; None = as many as there is room for.
+
+        Where more wait for their first token than write, a step may be longer by as much.
+        """
+        if not num_decoding or not num_reading:
             return None
         size = _size(num_decoding)
         if self._steps_since.get(size, REMEASURE_STEPS) >= REMEASURE_STEPS:
-            return 1  # as good as none: what a step takes by itself has to be known first
-        return max(1, int(self._tokens))
+            # What a step takes by itself has to be known first. Asked for once: were it not to
+            # come, prompts would stand still.
+            self._is_asked = not self._is_asked
+            if self._is_asked:
+                return 0
+        if self._ms_per_token is None or size not in self._normal_ms:
+            return FIRST_TOKENS
+        more = max(1.0, num_reading / num_decoding)
+        budget_ms = (SLOWDOWN - 1) * self._normal_ms[size] * more
+        return max(1, int(budget_ms / self._ms_per_token))
 
     def record(self, num_decoding: int, num_prompt_tokens: int, step_ms: float) -> None:
         """What a step took."""
         if not num_decoding:
             return
         size = _size(num_decoding)
-        if num_prompt_tokens <= 1:
+        if not num_prompt_tokens:
             before = self._normal_ms.get(size, step_ms)
             # Half of the newest: a step that was disturbed is soon forgotten.
             self._normal_ms[size] = (before + min(step_ms, 2 * before)) / 2
             self._steps_since[size] = 0
+            self._is_asked = False
             return
-        self._steps_since[size] = self._steps_since.get(size, 0) + 1
+        self._steps_since[size] = self._steps_since.get(size, REMEASURE_STEPS) + 1
         normal_ms = self._normal_ms.get(size)
-        if normal_ms is None or num_prompt_tokens < self._tokens // 2:
-            return  # a step with a short prompt says little about how long one could be
-        added_ms = max(step_ms - normal_ms, 0.01 * normal_ms)
-        wanted = (SLOWDOWN - 1) * normal_ms / added_ms
-        # Slowly up, at once down: one step that is too long is seen by everybody who watches.
-        self._tokens = max(1.0, num_prompt_tokens * min(max(wanted, 0.25), 1.25))
+        if normal_ms is None:
+            return
+        new = max(step_ms - normal_ms, 0.01 * normal_ms) / num_prompt_tokens
+        before = new if self._ms_per_token is None else self._ms_per_token
+        # Dearer at once, cheaper by and by: one step that is too long is seen by all who watch.
+        self._ms_per_token = max(new, (before + new) / 2)
 
 
 def _size(number: int) -> int:

@@ -41,55 +41,56 @@ class Tail:
     num_tokens: int  # of its beginning that are the same; may be 0
 
 
-@dataclass(slots=True)
-class _Content:
-    """One digest: its tokens, what it follows, and the block of each group that holds it."""
-
-    parent: Digest
-    tokens: array[int]
-    blocks: dict[int, int]  # layer group -> block
-
-
 class PrefixIndex:
     """Owns digests and their blocks. Knows no states and no owners."""
 
-    def __init__(self, groups: Items[LayerGroup], block_tokens: int) -> None:
+    def __init__(self, groups: Items[LayerGroup], block_tokens: int, num_blocks: int) -> None:
         self._groups = tuple(groups)
         self._block_tokens = block_tokens
-        self._contents: dict[Digest, _Content] = {}
-        self._continuations: dict[Digest, dict[Digest, None]] = {}  # oldest first
+        # Flat arrays and as few objects as can be: in a pool of a million blocks what an operation
+        # costs is how many places in memory it has to look at.
+        self._block_of: list[dict[Digest, int]] = [{} for _ in groups]
+        self._tokens = array("i", bytes(4 * block_tokens * num_blocks))  # of group 0's blocks
+        self._parent: list[Digest] = [b""] * num_blocks  # likewise
+        self._followers: dict[Digest, Digest | dict[Digest, None]] = {}  # one, or oldest first
 
     def __len__(self) -> int:
-        return len(self._contents)
+        return sum(map(len, self._block_of))
 
     def block(self, group: int, digest: Digest) -> int | None:
-        content = self._contents.get(digest)
-        return None if content is None else content.blocks.get(group)
+        return self._block_of[group].get(digest)
 
     def add(
         self, group: int, block: int, digest: Digest, parent: Digest, tokens: Items[int]
     ) -> bool:
         """Name a block. False when another block of the group has that name already."""
-        content = self._contents.get(digest)
-        if content is None:
-            content = _Content(parent, array("q", tokens), {})
-            self._contents[digest] = content
-            self._continuations.setdefault(parent, {})[digest] = None
-        elif group in content.blocks:
+        names = self._block_of[group]
+        if names.setdefault(digest, block) != block:
             return False
-        content.blocks[group] = block
+        if group == 0:
+            start = block * self._block_tokens
+            self._tokens[start : start + self._block_tokens] = array("i", tokens)
+            self._parent[block] = parent
+            self._follow(parent, digest)
         return True
 
-    def remove(self, group: int, digest: Digest) -> None:
-        content = self._contents[digest]
-        del content.blocks[group]
-        if content.blocks:
+    def _follow(self, parent: Digest, digest: Digest) -> None:
+        one = self._followers.setdefault(parent, digest)
+        if isinstance(one, dict):
+            one[digest] = None
+        elif one is not digest:
+            self._followers[parent] = {one: None, digest: None}
+
+    def remove(self, group: int, block: int, digest: Digest) -> None:
+        del self._block_of[group][digest]
+        if group:
             return
-        del self._contents[digest]
-        siblings = self._continuations[content.parent]
-        del siblings[digest]
-        if not siblings:
-            del self._continuations[content.parent]
+        parent = self._parent[block]
+        several = self._followers[parent]
+        if isinstance(several, dict) and len(several) > 1:
+            del several[digest]
+        else:
+            del self._followers[parent]
 
     def longest(self, digests: Items[Digest]) -> int:
         """How many of these blocks, from the first on, a sequence can start behind: of full layers
@@ -127,26 +128,26 @@ class PrefixIndex:
         """Of the blocks that follow `parent`, the one that begins most like `tokens`; None when
         nothing that follows it is held."""
         best: Tail | None = None
-        continuations = self._continuations.get(parent, {})
-        for _, digest in zip(range(MOST_CONTINUATIONS), reversed(continuations), strict=False):
-            same = _num_same(self._contents[digest].tokens, tokens)
+        found = self._followers.get(parent, {})
+        newest = reversed(found) if isinstance(found, dict) else iter((found,))
+        for _, digest in zip(range(MOST_CONTINUATIONS), newest, strict=False):
+            start = self._block_of[0][digest] * self._block_tokens
+            same = _num_same(self._tokens[start : start + self._block_tokens], tokens)
             if best is None or same > best.num_tokens:
                 best = Tail(digest, same)
         return best
 
     def check(self, names: Items[tuple[int, int, Digest]]) -> None:
         """Assert that exactly these (group, block, digest) are held, and that every list of
-        continuations is right."""
-        held = {
-            (group, block, digest)
-            for digest, content in self._contents.items()
-            for group, block in content.blocks.items()
-        }
+        followers is right."""
+        held = {(g, b, digest) for g, own in enumerate(self._block_of) for digest, b in own.items()}
         assert held == set(names)
-        followers = {(c.parent, digest) for digest, c in self._contents.items()}
-        listed = {(p, digest) for p, several in self._continuations.items() for digest in several}
+        followers = {(self._parent[b], digest) for digest, b in self._block_of[0].items()}
+        listed: set[tuple[Digest, Digest]] = set()
+        for parent, several in self._followers.items():
+            assert several
+            listed |= {(parent, d) for d in (several if isinstance(several, dict) else (several,))}
         assert followers == listed
-        assert all(self._continuations.values())
 
 
 def _num_same(one: Items[int], other: Items[int]) -> int:

@@ -74,9 +74,14 @@ class Scheduler:
     def is_idle(self) -> bool:
         return not self.waiting and not self.running
 
-    @property
-    def num_decoding(self) -> int:
-        return sum(1 for sequence in self.running if sequence.num_pending == 1)
+    def load(self) -> tuple[int, int]:
+        """(sequences that write, sequences whose prompt is read or will be). Nobody counts as
+        writing where all who do are less important than a prompt: they may be held up."""
+        writing = [one.priority for one in self.running if one.num_pending == 1]
+        reading = [one.priority for one in self.running if one.num_pending > 1]
+        reading += [one.priority for one in self.waiting]
+        are_spared = writing and reading and min(writing) <= min(reading)
+        return len(writing) if are_spared else 0, len(reading)
 
     # --- who is there -----------------------------------------------------------------------------
 
@@ -129,14 +134,15 @@ class Scheduler:
         """Choose the next step and take the blocks it needs.
 
         Args:
-            prompt_tokens: most prompt tokens, where the rest of the budget is more.
+            prompt_tokens: most prompt tokens, where the rest of the budget is more; 0 only while
+                somebody writes.
         """
         plan = StepPlan(copies=self._copies)
         self._copies = {}
         budget = self._plan_decodes(plan, self.chunk_tokens)
+        budget = max(budget, 1)  # however many write, prompts go on
         if prompt_tokens is not None:
             budget = min(budget, prompt_tokens)
-        budget = max(budget, 1)  # however many write, prompts go on
         self._admit(plan, budget)
         self._plan_prompts(plan, budget)
         if plan.paused:  # who was paused may have been planned before

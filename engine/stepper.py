@@ -47,6 +47,7 @@ class Stepper:
         self._limit: int | None = None  # prompt tokens, after a step found no memory
         self._good_steps = 0
         self._is_short = False  # and it has been said
+        self._num_writing = 0  # in the present step
 
     def run(self) -> StepResult:
         """One step. Where the device has no memory for it, nothing is computed and less is tried
@@ -73,7 +74,8 @@ class Stepper:
         return result
 
     def _prompt_tokens(self) -> int | None:
-        paced = self._pace.prompt_tokens(self._serving.scheduler.num_decoding)
+        self._num_writing, num_reading = self._serving.scheduler.load()
+        paced = self._pace.prompt_tokens(self._num_writing, num_reading)
         both = [tokens for tokens in (paced, self._limit) if tokens is not None]
         return min(both, default=None)
 
@@ -140,7 +142,7 @@ class Stepper:
         now_s = time.monotonic()
         step_ms = (now_s - start_s) * 1000
         num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
-        self._pace.record(len(plan.decodes), num_prompt_tokens, step_ms)
+        self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
         return StepStats(
             num_prefill_tokens=num_prompt_tokens,
             num_decode_tokens=len(plan.decodes),

@@ -62,6 +62,20 @@ def test_a_step_reads_fewer_prompt_tokens_while_others_write() -> None:
     assert shape(scheduler.plan()) == [(2, 16)]
 
 
+def test_who_is_less_important_than_a_prompt_may_be_held_up() -> None:
+    scheduler = make(num_blocks=64, chunk=16)
+    writer = request(1, 3)
+    scheduler.add(writer)
+    step(scheduler)
+    assert scheduler.load() == (0, 0)
+    front = request(2, 20)
+    front.priority = FRONT
+    scheduler.add(front)
+    assert scheduler.load() == (0, 1)
+    scheduler.set_priority(writer, FRONT)
+    assert scheduler.load() == (1, 1)
+
+
 def test_everybody_writes_where_a_step_has_not_room_for_all() -> None:
     scheduler = make(num_blocks=64, chunk=2)
     for number in range(5):

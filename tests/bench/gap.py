@@ -1,0 +1,97 @@
+"""Does a long prompt hold up a chat that is being written? Gaps between its tokens, on the starter.
+
+    python tests/bench/gap.py --prompt-tokens 4000
+
+One chat writes; after 60 tokens another with the long prompt comes. Printed are the chat's normal
+step (median before), and the longest gap between two of its tokens while the prompt is read. The
+last line on stdout is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from queue import SimpleQueue
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.client import EngineClient
+from engine.config import EngineConfig
+from engine.messages import (
+    EngineStopped,
+    Failed,
+    Finished,
+    LoadModel,
+    ModelLoaded,
+    SamplingParams,
+    Shutdown,
+    StepEvents,
+    Submit,
+    TextDelta,
+)
+from engine.places import data_dir, starter_path
+
+NUM_BEFORE = 60
+
+
+def run(prompt_tokens: int, num_chats: int) -> dict[str, float]:
+    """One run in an engine of its own."""
+    inbox: SimpleQueue[tuple[float, StepEvents]] = SimpleQueue()
+    client = EngineClient(EngineConfig())
+    client.subscribe(lambda step: inbox.put((time.perf_counter(), step)))
+    client.start()
+    client.send(LoadModel(str(starter_path(data_dir(None)))))
+    while not any(isinstance(event, ModelLoaded) for event in inbox.get()[1].events):
+        pass
+    chat = SamplingParams(max_tokens=3_000, ignore_eos=True)
+    for owner in range(num_chats):
+        client.send(Submit(1 + owner, chat, prompt="Once upon a time", owner=owner))
+    times: list[float] = []
+    long_id, sent_s, first_s = 1000, 0.0, 0.0
+    while not first_s:
+        at_s, step = inbox.get()
+        for event in step.events:
+            if isinstance(event, Failed | Finished | EngineStopped):
+                raise SystemExit(str(event))
+            if isinstance(event, TextDelta) and event.request_id == 1:
+                times.append(at_s)
+                if len(times) == NUM_BEFORE:
+                    sent_s = time.perf_counter()
+                    prompt = "word " * prompt_tokens
+                    params = SamplingParams(max_tokens=4, ignore_eos=True)
+                    client.send(Submit(long_id, params, prompt=prompt, owner=99))
+            if isinstance(event, TextDelta) and event.request_id == long_id:
+                first_s = first_s or at_s
+    client.send(Shutdown())
+    client.join(20)
+    gaps = [(b - a) * 1000 for a, b in itertools.pairwise(times)]
+    normal = statistics.median(gaps[20 : NUM_BEFORE - 1])
+    during = [gap for gap, at_s in zip(gaps, times[1:], strict=True) if sent_s <= at_s <= first_s]
+    return {
+        "normal_ms": round(normal, 1),
+        "median_ms": round(statistics.median(during), 1),
+        "longest_ms": round(max(during), 1),
+        "ratio": round(max(during) / normal, 2),
+        "prompt_s": round(first_s - sent_s, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompt-tokens", type=int, default=4000)
+    parser.add_argument("--chats", type=int, default=1, help="chats that write meanwhile")
+    parser.add_argument("--runs", type=int, default=3)
+    args = parser.parse_args()
+    runs = [run(args.prompt_tokens, args.chats) for _ in range(args.runs)]
+    for row in runs:
+        print(row)
+    print(json.dumps({key: statistics.median(row[key] for row in runs) for key in runs[0]}))
+
+
+if __name__ == "__main__":
+    main()

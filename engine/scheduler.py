@@ -28,9 +28,9 @@ from engine.tables import Copies, Start, Tables
 # (512 blocks) one block a sequence made 594 pauses, and 133,000 tokens computed again; four make 93
 # and 26,000, for 15.5 sequences at once instead of 16.4.
 GROWTH_BLOCKS = 4
-# More prompts are not read side by side once those at hand fill a step: each that comes in early
-# holds blocks early.
+# More prompts are not read side by side once those at hand fill a step: they would hold blocks.
 MOST_READING = 4
+SPLIT_TOKENS = 128  # a smaller budget is not split over more than two prompts
 # A turn: so many tokens at least, and half of what has to be computed again afterwards. A prompt
 # token costs a tenth of a written one or less, so pauses take less than a fifth of the time.
 TURN_TOKENS = 64
@@ -178,6 +178,9 @@ class Scheduler:
         """By rank, but each is sure of half of its equal share: a short prompt does not wait until
         a long one that came first is read, and the first loses at most half to those behind."""
         reading = self._reading(plan)
+        if budget < SPLIT_TOKENS and len(reading) > 2:
+            # Each prompt in a step costs as much as some tokens: the first, and the soonest read.
+            reading = [reading[0], min(reading[1:], key=lambda one: one.num_pending)]
         share = budget // (2 * len(reading)) if reading else 0
         for place, sequence in enumerate(reading):
             most = budget - share * (len(reading) - place - 1)

@@ -43,11 +43,16 @@ def test_decode_comes_first_and_prompts_share_the_rest() -> None:
     scheduler = make(num_blocks=64, chunk=8)
     for number, length in ((1, 3), (2, 20), (3, 5)):
         scheduler.add(request(number, length))
-    assert shape(step(scheduler)) == [(1, 3), (2, 4), (3, 1)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 6), (3, 1)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 6), (3, 1)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 4), (3, 2)]
-    assert shape(step(scheduler)) == [(1, 1), (2, 1), (3, 1)]
+    assert shape(step(scheduler)) == [(1, 3), (3, 5)], "the first, and the soonest read"
+    for num_tokens in (6, 6, 6, 2):
+        assert shape(step(scheduler)) == [(1, 1), (3, 1), (2, num_tokens)]
+
+
+def test_with_a_large_budget_each_prompt_is_sure_of_half_its_share() -> None:
+    scheduler = make(num_blocks=400, chunk=300)
+    for number, length in ((1, 400), (2, 400), (3, 20)):
+        scheduler.add(request(number, length, limit=500))
+    assert shape(step(scheduler)) == [(1, 200), (2, 80), (3, 20)]
 
 
 def test_a_step_reads_fewer_prompt_tokens_while_others_write() -> None:

@@ -16,7 +16,9 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments as a ConfigError, so that it is one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see `python -m engine {{generate,bench,compare-slab}} -h`")
+        raise ConfigError(
+            f"{message}; see `python -m engine COMMAND -h` (generate, bench, compare-slab)"
+        )
 
 
 def _bias(text: str) -> tuple[int, float]:

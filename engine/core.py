@@ -163,15 +163,24 @@ class Engine:
     # --- new requests -----------------------------------------------------------------------------
 
     def _submit(self, submit: Submit) -> None:
-        for request_id in (submit.request_id, *submit.siblings):
-            if request_id in self._intake or request_id in self._replies:
-                raise AssertionError(f"request_id {request_id} is in use")
+        if self._is_used(submit.request_id, *submit.siblings):
+            return
         if self._serving is None:
             sentence = "No model is loaded; open one first."
             for request_id in (submit.request_id, *submit.siblings):
                 self._events.append(Failed(request_id, sentence))
             return
         self._intake.add(submit, self._serving.text)
+
+    def _is_used(self, *request_ids: int) -> bool:
+        """A caller's mistake. To fail the request would be to fail the one that has the number."""
+        used = [i for i in request_ids if i in self._intake or i in self._replies]
+        if used or len(set(request_ids)) < len(request_ids):
+            self._events.append(
+                Notice(f"A request was left out: its number ({request_ids[0]}) is in use.")
+            )
+            return True
+        return False
 
     def _enqueue(self, ready: Tokenised) -> None:
         """Put the replies to a prompt in line, unless they were cancelled on the way."""
@@ -192,6 +201,8 @@ class Engine:
 
     def _fork(self, command: Fork) -> None:
         parent, serving = self._replies.get(command.parent_id), self._serving
+        if self._is_used(command.request_id):
+            return
         if parent is None or serving is None:
             sentence = "The reply to branch from has ended; ask again from its messages."
             self._events.append(Failed(command.request_id, sentence))

@@ -11,6 +11,7 @@ from typing import Literal
 
 from engine.params import MOST_LOGPROBS as MOST_LOGPROBS
 from engine.params import SamplingParams as SamplingParams
+from engine.params import check_owner, check_submit
 
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -168,7 +169,11 @@ class UnloadModel:
 @dataclass(frozen=True, slots=True)
 class Submit:
     """One reply is wanted. Exactly one of `messages` (through the chat template) and `prompt`
-    (raw text, special tokens not parsed) is given."""
+    (raw text, special tokens not parsed) is given.
+
+    Raises:
+        RequestError: it is not so, or a value is of the wrong type or out of range.
+    """
 
     request_id: int
     params: SamplingParams = field(default_factory=SamplingParams)
@@ -179,6 +184,9 @@ class Submit:
     priority: int = NORMAL
     siblings: tuple[int, ...] = ()  # further request ids: one more reply each to the same prompt,
     # which is read once; a given seed grows by one from reply to reply
+
+    def __post_init__(self) -> None:
+        check_submit(self.owner, self.messages, self.prompt, ChatMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,9 @@ class Fork:
     params: SamplingParams = field(default_factory=SamplingParams)
     owner: int = 0
     priority: int = NORMAL
+
+    def __post_init__(self) -> None:
+        check_owner(self.owner)
 
 
 @dataclass(frozen=True, slots=True)

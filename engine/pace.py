@@ -62,8 +62,9 @@ class Pace:
             return
         new = max(step_ms - normal_ms, 0.01 * normal_ms) / num_prompt_tokens
         before = new if self._ms_per_token is None else self._ms_per_token
-        # Dearer at once, cheaper by and by: one step that is too long is seen by all who watch.
-        self._ms_per_token = max(new, (before + new) / 2)
+        # At once where a step was too long, which everybody sees who watches; else by and by.
+        is_too_long = step_ms > (SLOWDOWN + 0.5) * normal_ms
+        self._ms_per_token = max(new, before) if is_too_long else (before + new) / 2
 
 
 def _size(number: int) -> int:

@@ -1,10 +1,10 @@
-"""SamplingParams: how the tokens of a reply are chosen. Standard library only."""
+"""SamplingParams: how the tokens of a reply are chosen; what a request may be made of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import SamplingError, shown
+from engine.errors import RequestError, SamplingError, shown
 
 MOST_LOGPROBS = 20  # alternatives per token
 
@@ -85,3 +85,32 @@ def _check_bias(pairs: object) -> None:
         _check(f"logit_bias of token {token_id}", bias, -100.0, 100.0)
     if len({token_id for token_id, _ in pairs}) < len(pairs):
         raise SamplingError("logit_bias names a token twice; give one number for each")
+
+
+def check_owner(owner: object) -> None:
+    """An owner's number colours blocks: two bytes, of which the last value means nobody.
+
+    Raises:
+        RequestError: it is something else.
+    """
+    if type(owner) is not int or not 0 <= owner < 0xFFFF:
+        raise RequestError(f"owner is {shown(owner)}, allowed are whole numbers 0 to 65534")
+
+
+def check_submit(owner: object, messages: object, prompt: object, kind: type) -> None:
+    """What a Submit is made of; `kind` is that of its messages.
+
+    Raises:
+        RequestError: it is not exactly one of messages and prompt, or of the wrong type.
+    """
+    check_owner(owner)
+    if not isinstance(messages, tuple) or not all(isinstance(one, kind) for one in messages):
+        raise RequestError("messages must be a tuple of chat messages")
+    for message in messages:
+        role, content = getattr(message, "role", None), getattr(message, "content", None)
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise RequestError("role and content of a message must be texts")
+    if prompt is not None and not isinstance(prompt, str):
+        raise RequestError("a prompt must be a text")
+    if bool(messages) == (prompt is not None):
+        raise RequestError("give either messages or a prompt, one of the two")

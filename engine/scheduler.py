@@ -30,6 +30,7 @@ from engine.tables import Copies, Start, Tables
 GROWTH_BLOCKS = 4
 # More prompts are not read side by side once those at hand fill a step: they would hold blocks.
 MOST_READING = 4
+FORK_STEPS = 4  # a sequence keeps what left its window so long for one who wants to fork
 SPLIT_TOKENS = 128  # a smaller budget is not split over more than two prompts
 # A turn: so many tokens at least, and half of what has to be computed again afterwards. A prompt
 # token costs a tenth of a written one or less, so pauses take less than a fifth of the time.
@@ -154,9 +155,7 @@ class Scheduler:
         for sequence in self._decoding(budget):
             if budget == 0:
                 break
-            if sequence.phase is not Phase.RUNNING:
-                continue
-            if self._make_room(plan, sequence, 1):
+            if sequence.phase is Phase.RUNNING and self._make_room(plan, sequence, 1):
                 self.tables.take(sequence, 1, plan.copies)
                 plan.decodes.append(StepItem(sequence, 1))
                 budget -= 1
@@ -183,7 +182,7 @@ class Scheduler:
             reading = [reading[0], min(reading[1:], key=lambda one: one.num_pending)]
         share = budget // (2 * len(reading)) if reading else 0
         for place, sequence in enumerate(reading):
-            most = budget - share * (len(reading) - place - 1)
+            most = budget - sum(min(share, one.num_pending) for one in reading[place + 1 :])
             if sequence.phase is not Phase.RUNNING or most == 0:
                 continue
             # What fits now; blocks are not taken from others only to read a prompt faster.
@@ -344,7 +343,7 @@ class Scheduler:
         for item in plan.items:
             fork_tokens = forks.get(item.sequence.request_id)
             num_computed = item.sequence.num_computed + item.num_tokens
-            if fork_tokens is not None and not 0 <= num_computed - fork_tokens <= 1:
+            if fork_tokens is not None and not 0 <= num_computed - fork_tokens <= FORK_STEPS:
                 fork_tokens = None  # not yet there, or it had its chance
             self.tables.commit(item.sequence, item.num_tokens, fork_tokens)
             self.tables.count_waste(item.sequence)
@@ -388,8 +387,9 @@ class Scheduler:
             assert 0 <= self.tables.tail_room(one) < size, one
             assert {len(table) for table in one.block_tables} == {one.num_logical}
             for group, table, gone in zip(groups, one.block_tables, one.num_gone, strict=True):
-                firsts = {group.first_block(one.num_computed - more, size) for more in (0, 1)}
-                assert gone in firsts, (one, group)
+                late = one.num_computed - FORK_STEPS  # kept for one who wants to fork
+                assert group.first_block(late, size) <= gone, (one, group)
+                assert gone <= group.first_block(one.num_computed, size), (one, group)
                 assert all((block < 0) == (i < gone) for i, block in enumerate(table))
         for one in self.waiting:
             assert one.phase in (Phase.WAITING, Phase.PAUSED)

@@ -11,6 +11,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core import Engine
+from engine.errors import RequestError
 from engine.headless import Headless, Outcome
 from engine.messages import (
     FRONT,
@@ -341,3 +342,35 @@ def test_a_reply_whose_text_cannot_be_made_ends_alone(
     driver.finish()
     assert "letters" in driver.of(Failed, bad)[0].message
     assert driver.of(Finished, good)[0].reason == "length"
+
+
+def test_a_number_in_use_harms_nobody(driver: Driver) -> None:
+    number = driver.ask("Say three.")
+    chat = (ChatMessage("user", "Say four."),)
+    driver.engine.handle(Submit(number, SamplingParams(), chat))
+    driver.engine.handle(Submit(200, SamplingParams(), chat, siblings=(200,)))
+    driver.engine.handle(Fork(number, number))
+    driver.finish()
+    assert len(driver.tokens(number)) == 8
+    assert sum("is in use" in e.message for e in driver.events if isinstance(e, Notice)) == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"owner": -1},
+        {"owner": 65535},
+        {"owner": True},
+        {"messages": (ChatMessage("user", 5),)},  # type: ignore[arg-type]
+        {"messages": (ChatMessage(None, "x"),)},  # type: ignore[arg-type]
+        {"messages": [ChatMessage("user", "x")]},
+        {"messages": ({"role": "user", "content": "x"},)},
+        {"messages": (), "prompt": b"x"},
+        {"messages": ()},
+        {"prompt": "both"},
+    ],
+)
+def test_what_a_request_is_made_of_is_checked_where_it_is_made(bad: dict) -> None:
+    values = {"messages": (ChatMessage("user", "x"),), **bad}
+    with pytest.raises(RequestError):
+        Submit(1, **values)

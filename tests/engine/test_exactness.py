@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engine import scheduler
 from engine.config import EngineConfig
 from engine.headless import Headless
 from engine.messages import ChatMessage, SamplingParams, Submit
@@ -74,3 +76,28 @@ def test_greedy_output_is_token_identical(
         together = engine.run(submits(engine)).outcomes
     assert [o.token_ids for o in alone] == reference
     assert [o.token_ids for o in together] == reference
+
+
+def test_warm_paused_and_forked_replies_are_token_identical(
+    reference: list[list[int]], starter_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pool too small for four: each prompt is answered twice, the second answer a fork."""
+    monkeypatch.setattr(scheduler, "GROWTH_BLOCKS", 0)  # let in whom there is no room for later
+    config = EngineConfig(precision="exact", num_blocks=24, chunk_tokens=64)
+    with Headless(config, starter_model) as engine:
+        forked = engine.run(
+            [
+                replace(submit, siblings=(engine.client.next_request_id(),))
+                for submit in submits(engine)
+            ]
+        )
+        warm = [engine.run([submit]).outcomes[0] for submit in submits(engine) for _ in range(2)]
+    assert [o.token_ids for o in forked.outcomes] == [said for said in reference for _ in range(2)]
+    assert [o.token_ids for o in warm[1::2]] == reference
+    usages = [o.usage for o in forked.outcomes if o.usage]
+    assert sum(usage.preemptions for usage in usages) > 0
+    assert forked.pool is not None
+    assert forked.pool.num_copies > 0
+    for outcome in warm[1::2]:
+        assert outcome.usage is not None
+        assert outcome.usage.cached_tokens == outcome.usage.prompt_tokens - 1

@@ -52,7 +52,7 @@ def test_with_a_large_budget_each_prompt_is_sure_of_half_its_share() -> None:
     scheduler = make(num_blocks=400, chunk=300)
     for number, length in ((1, 400), (2, 400), (3, 20)):
         scheduler.add(request(number, length, limit=500))
-    assert shape(step(scheduler)) == [(1, 200), (2, 80), (3, 20)]
+    assert shape(step(scheduler)) == [(1, 230), (2, 50), (3, 20)]
 
 
 def test_a_step_reads_fewer_prompt_tokens_while_others_write() -> None:

@@ -268,6 +268,12 @@ def test_the_tokens_are_those_of_transformers(proof: Proof, condition: str) -> N
     way(proof, how)
 
 
+def test_readme_carries_every_family() -> None:
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip() for line in readme.splitlines() if line.startswith("| ")]
+    assert [name for name in ALL if name not in rows] == []
+
+
 # --- the table ----------------------------------------------------------------------------------
 
 COLUMNS = (

@@ -65,6 +65,7 @@ def test_generate_answers_prompts_then_chats_together(call, tmp_path):
     assert set(pool) == {
         "num_blocks", "block_tokens", "block_bytes", "peak_used_blocks", "peak_waste_ratio",
         "mean_waste_ratio", "preemptions", "free_blocks_after", "cached_blocks_after",
+        "copied_blocks",
     }  # fmt: skip
     assert pool["free_blocks_after"] + pool["cached_blocks_after"] == pool["num_blocks"] == 64
     assert 0 < pool["peak_used_blocks"] <= 64
@@ -76,6 +77,18 @@ def test_a_pool_too_small_for_all_at_once_still_answers_all(call):
     report = call("generate", *prompts, "--max-tokens", "40", "--num-blocks", "8")
     assert {one["finish_reason"] for one in report["requests"]} <= {"stop", "length"}
     assert report["pool"]["peak_used_blocks"] <= 8
+
+
+def test_several_replies_to_one_prompt(call):
+    report = call(
+        "generate", "--prompt", "Name a colour.", "--replies", "3", "--max-tokens", "6",
+        "--temperature", "1", "--seed", "5", "--num-blocks", "32",
+    )  # fmt: skip
+    requests = report["requests"]
+    assert [one["id"] for one in requests] == [0, 1, 2]
+    assert [one["cached_tokens"] for one in requests[1:]] == [requests[0]["prompt_tokens"] - 1] * 2
+    assert len({tuple(one["token_ids"]) for one in requests}) > 1
+    assert report["pool"]["copied_blocks"] >= 1
 
 
 def test_one_prompt_that_does_not_fit_leaves_the_others_alone(call):

@@ -49,7 +49,7 @@ def test_generate_answers_prompts_then_chats_together(call, tmp_path):
     )
     report = call(
         "generate", "--prompt", "Say hello.", "--prompt", "Say hello.", "--messages", str(chats),
-        "--max-tokens", "12", "--num-blocks", "64",
+        "--max-tokens", "12", "--num-blocks", "64", "--precision", "exact",
     )  # fmt: skip
     requests, pool = report["requests"], report["pool"]
     assert [one["id"] for one in requests] == [0, 1, 2]

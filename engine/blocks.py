@@ -13,7 +13,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Items
 
-from engine.layer_groups import ONE_GROUP, LayerGroup
+from engine.layer_groups import ONE_GROUP, LayerGroup, group_size
 from engine.messages import NO_OWNER, BlockState, PoolSnapshot
 from engine.prefix import Digest, PrefixIndex
 
@@ -138,7 +138,7 @@ class BlockPool:
     def slots(self) -> tuple[float, int]:
         """(written, held) slots of ACTIVE and SHARED blocks, each block once. A slot of a group
         with fewer layers than a block has room for is written in part only."""
-        size = max(len(group.layers) for group in self.groups)
+        size = group_size(self.groups)
         written = sum(
             number * len(group.layers) / size
             for number, group in zip(self._num_written, self.groups, strict=True)

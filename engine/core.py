@@ -319,8 +319,7 @@ class Engine:
             return
         reply.has_said_prefix = True
         assert self._serving is not None
-        found = reply.prefix(self._serving.text.bytes_of)
-        self._events.append(found)
+        self._events.append(reply.prefix(self._serving.text.bytes_of))
 
     def flush(self) -> None:
         """Hand over what was said since the last call, and a picture of the pool when it changed

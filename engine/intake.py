@@ -147,7 +147,9 @@ def _rendered(submit: Submit, text: Text, result: RenderResult) -> Tokenised:
     except RequestError as error:
         return Tokenised(submit, (), str(error))
     stop = () if text.template else PLAIN_STOP
-    return Tokenised(submit, tuple(ids), "", result.repaired, stop, tuple(starts))
+    return Tokenised(
+        submit, tuple(ids), notes=result.repaired, stop=stop, message_starts=tuple(starts)
+    )
 
 
 def fork(command: Fork, parent: Sequence, serving: Serving) -> Reply:

@@ -8,7 +8,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.layer_groups import LayerGroup
+from engine.layer_groups import LayerGroup, group_size
 from engine.memory import free_ram_bytes
 
 # Share of the memory measured free that the pool may take. A GPU is ours alone once the weights
@@ -35,7 +35,7 @@ class KVSpec:
     @property
     def group_size(self) -> int:
         """Layers that a block has room for."""
-        return max(len(group.layers) for group in self.groups)
+        return group_size(self.groups)
 
     @property
     def bytes_per_slot(self) -> int:

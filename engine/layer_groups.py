@@ -52,6 +52,11 @@ def group_layers(windows: Sequence[int]) -> tuple[LayerGroup, ...]:
     )
 
 
+def group_size(groups: Sequence[LayerGroup]) -> int:
+    """Layers that a block has room for."""
+    return max(len(group.layers) for group in groups)
+
+
 def layer_places(groups: Sequence[LayerGroup]) -> dict[int, tuple[int, int]]:
     """Layer -> (its group, its place in that group's blocks)."""
     return {

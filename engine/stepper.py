@@ -112,9 +112,8 @@ class Stepper:
         if num_prompt_tokens > 1:
             self._limit = num_prompt_tokens // 2
             done = "long prompts are read in smaller pieces"
-        elif paused := self._serving.scheduler.pause_last():
+        elif self._serving.scheduler.pause_last() is not None:
             done = "a chat was paused and goes on by itself"
-            del paused
         else:
             result.hopeless = plan.items[-1].sequence
             return

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from engine.blocks import BlockPool
+from engine.layer_groups import group_size
 from engine.prefix import Digest
 from engine.sequence import GONE, Sequence
 
@@ -179,7 +180,7 @@ class Tables:
     def commit(self, sequence: Sequence, num_tokens: int, fork_tokens: int | None = None) -> None:
         """K and V of the next `num_tokens` tokens are in the pool: count them, name the blocks that
         became full, give back those that left their window. Somebody may be about to fork at
-        `fork_tokens`, and sees one token further back."""
+        `fork_tokens`, and sees as much further back."""
         size, before = self._size, sequence.num_computed // self._size
         sequence.num_computed += num_tokens
         full = sequence.num_computed // size
@@ -252,7 +253,7 @@ class Tables:
         return written - sum(self._gone_slots(running)), held
 
     def _gone_slots(self, running: Items[Sequence]) -> list[float]:
-        size = max(len(group.layers) for group in self.pool.groups)
+        size = group_size(self.pool.groups)
         gone: dict[int, float] = {}
         for number, group in enumerate(self.pool.groups):
             if not group.window:
@@ -267,7 +268,7 @@ class Tables:
 
     def count_waste(self, sequence: Sequence) -> None:
         """Add the present step to the sequence's own sums."""
-        size = max(len(group.layers) for group in self.pool.groups)
+        size = group_size(self.pool.groups)
         for number, group in enumerate(self.pool.groups):
             held = sequence.num_logical - sequence.num_gone[number]
             used = sequence.num_computed - group.tokens_gone(sequence.num_computed)

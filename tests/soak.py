@@ -22,8 +22,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engine.client import EngineClient
 from engine.config import EngineConfig
+from engine.headless import Headless
 from engine.messages import (
     BACKGROUND,
     FRONT,
@@ -36,15 +36,11 @@ from engine.messages import (
     Failed,
     Finished,
     Fork,
-    LoadModel,
-    ModelFailed,
-    ModelLoaded,
     Pin,
     PoolSnapshot,
     ReleaseOwner,
     SamplingParams,
     SetPriority,
-    Shutdown,
     StateChanged,
     StepEvents,
     Submit,
@@ -77,24 +73,16 @@ class Soak:
     def __init__(self, num_sessions: int, seed: int, num_blocks: int) -> None:
         self.random = random.Random(seed)
         self.inbox: SimpleQueue[StepEvents] = SimpleQueue()
-        self.client = EngineClient(EngineConfig(num_blocks=num_blocks))
+        config = EngineConfig(num_blocks=num_blocks)
+        self.engine = Headless(config, starter_path(data_dir(None)))
+        self.client = self.engine.client
         self.client.subscribe(self.inbox.put)
-        self.client.start()
         self.sessions = [Session(owner) for owner in range(num_sessions)]
         self.by_request: dict[int, Session] = {}
         self.counts: Counter[str] = Counter()
         self.pool: PoolSnapshot | None = None
         self.failures: list[str] = []
         self.rss: list[tuple[float, int]] = []
-
-    def load(self) -> None:
-        self.client.send(LoadModel(str(starter_path(data_dir(None)))))
-        while True:
-            for event in self.inbox.get().events:
-                if isinstance(event, ModelLoaded):
-                    return
-                if isinstance(event, ModelFailed | EngineStopped):
-                    raise SystemExit(str(event))
 
     def run(self, seconds: float) -> None:
         process, start_s = psutil.Process(), time.monotonic()
@@ -228,8 +216,7 @@ class Soak:
         deadline_s = time.monotonic() + 10
         while time.monotonic() < deadline_s and self.num_not_free:
             self.take(0.2, 0.0)
-        self.client.send(Shutdown())
-        self.client.join(20)
+        self.engine.close()
 
     @property
     def num_not_free(self) -> int:
@@ -244,7 +231,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     soak = Soak(args.sessions, args.seed, args.num_blocks)
-    soak.load()
     seconds = args.minutes * 60
     soak.run(seconds)
     left = len(soak.by_request)

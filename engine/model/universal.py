@@ -22,6 +22,7 @@ from engine.config import EngineConfig
 from engine.errors import UnsupportedModelError, shown
 from engine.kv_cache import KVSpec
 from engine.layer_groups import group_layers, layer_places
+from engine.model.decoder import Cache
 from engine.model.linear import choose_storage
 from engine.model.safetensors import Tensors, open_tensors
 from engine.model.universal_attention import (
@@ -29,7 +30,6 @@ from engine.model.universal_attention import (
     LayerFacts,
     PagedStep,
     Place,
-    Pools,
     Unfit,
     hand_step_through,
     register,
@@ -134,7 +134,7 @@ class Universal:
         self.vocab_size = vocab_size
         self.spec = _spec(probe.facts, kv_dtype)
         self._places = _places(self.spec, probe)
-        progress(0.96, "Comparing its answers with its own")
+        progress(0.96, "Checking its answers")
         with self._named_errors():
             check_answers(self, self._model, probe.modules)
 
@@ -153,7 +153,7 @@ class Universal:
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in held}.values())
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: Pools) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         """Run one step: K and V of the new tokens go to their slots; logits [L, vocab] fp32."""
         step = PagedStep(batch, cache, self.ops, self.spec, self._places)
         return self._run(batch.token_ids, batch.positions, step, batch.logit_rows)

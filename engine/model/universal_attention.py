@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from engine.batch import Batch
 from engine.errors import shown
 from engine.kv_cache import KVSpec
+from engine.model.decoder import Cache
 from kernels.dispatch import Ops
 
 NAME = "tessera_paged"
@@ -40,13 +41,6 @@ class Attends(Protocol):
 
     def attend(self, call: Call) -> torch.Tensor:
         """[1, T, Hq, Dv]"""
-
-
-class Pools(Protocol):
-    """K and V of as many layers as a block holds, [num_blocks, block_tokens, Hkv, D] each."""
-
-    k: list[torch.Tensor]
-    v: list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +205,7 @@ class PagedStep(NoPast):
     """One step: stores K and V through the slots, reads through the block tables."""
 
     batch: Batch
-    pools: Pools
+    pools: Cache
     ops: Ops
     spec: KVSpec
     places: Mapping[int, Place]  # by id of the attention module

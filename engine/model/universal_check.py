@@ -70,9 +70,8 @@ class _Layers:
 
     def __init__(self, layers: Sequence[torch.nn.Module]) -> None:
         self._layers = layers
-        self._read: list[list[torch.Tensor]] = [
-            [] for _ in layers
-        ]  # per layer and text [..., n, H]
+        # Per layer and text [..., n, H].
+        self._read: list[list[torch.Tensor]] = [[] for _ in layers]
         self._gave: list[list[torch.Tensor]] = [[] for _ in layers]
         self._off: list[list[float]] = [[] for _ in layers]  # per layer and step
 

@@ -18,16 +18,13 @@ from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.client import EngineClient
 from engine.config import EngineConfig
+from engine.headless import Headless
 from engine.messages import (
     EngineStopped,
     Failed,
     Finished,
-    LoadModel,
-    ModelLoaded,
     SamplingParams,
-    Shutdown,
     StepEvents,
     Submit,
     TextDelta,
@@ -37,34 +34,34 @@ from engine.places import data_dir, starter_path
 WINDOW_S = 10.0
 
 
+def watch(engine: Headless, num_chats: int, seconds: float) -> list[tuple[float, int]]:
+    """(when, whose) of every token, until one chat is at its end."""
+    inbox: SimpleQueue[StepEvents] = SimpleQueue()
+    engine.client.subscribe(inbox.put)
+    params = SamplingParams(max_tokens=4_000, ignore_eos=True)
+    for chat in range(num_chats):
+        prompt = f"The story of number {chat}. Once upon a time"
+        engine.client.send(Submit(chat + 1, params, prompt=prompt, owner=chat))
+    start_s = time.monotonic()
+    tokens: list[tuple[float, int]] = []
+    while time.monotonic() - start_s < seconds:
+        for event in inbox.get().events:
+            if isinstance(event, TextDelta):
+                tokens.append((time.monotonic() - start_s, event.request_id))
+            elif isinstance(event, Finished | Failed | EngineStopped):
+                return tokens
+    return tokens
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chats", type=int, default=12)
     parser.add_argument("--num-blocks", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=40.0)
     args = parser.parse_args()
-    inbox: SimpleQueue[StepEvents] = SimpleQueue()
-    client = EngineClient(EngineConfig(num_blocks=args.num_blocks))
-    client.subscribe(inbox.put)
-    client.start()
-    client.send(LoadModel(str(starter_path(data_dir(None)))))
-    while not any(isinstance(event, ModelLoaded) for event in inbox.get().events):
-        pass
-    params = SamplingParams(max_tokens=4_000, ignore_eos=True)
-    for chat in range(args.chats):
-        prompt = f"The story of number {chat}. Once upon a time"
-        client.send(Submit(chat + 1, params, prompt=prompt, owner=chat))
-    start_s = time.monotonic()
-    tokens: list[tuple[float, int]] = []
-    is_whole = True  # every chat is still there
-    while is_whole and time.monotonic() - start_s < args.seconds:
-        for event in inbox.get().events:
-            if isinstance(event, TextDelta):
-                tokens.append((time.monotonic() - start_s, event.request_id))
-            elif isinstance(event, Finished | Failed | EngineStopped):
-                is_whole = False
-    client.send(Shutdown())
-    client.join(20)
+    config = EngineConfig(num_blocks=args.num_blocks)
+    with Headless(config, starter_path(data_dir(None))) as engine:
+        tokens = watch(engine, args.chats, args.seconds)
     end_s = tokens[-1][0]
     shares = []
     for window in range(max(0, int(end_s - WINDOW_S)) + 1):

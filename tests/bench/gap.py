@@ -22,14 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
+from engine.headless import Headless
 from engine.messages import (
     EngineStopped,
     Failed,
     Finished,
-    LoadModel,
-    ModelLoaded,
     SamplingParams,
-    Shutdown,
     StepEvents,
     Submit,
     TextDelta,
@@ -42,12 +40,17 @@ NUM_BEFORE = 60
 def run(prompt_tokens: int, num_chats: int) -> dict[str, float]:
     """One run in an engine of its own."""
     inbox: SimpleQueue[tuple[float, StepEvents]] = SimpleQueue()
-    client = EngineClient(EngineConfig())
-    client.subscribe(lambda step: inbox.put((time.perf_counter(), step)))
-    client.start()
-    client.send(LoadModel(str(starter_path(data_dir(None)))))
-    while not any(isinstance(event, ModelLoaded) for event in inbox.get()[1].events):
-        pass
+    with Headless(EngineConfig(), starter_path(data_dir(None))) as engine:
+        engine.client.subscribe(lambda step: inbox.put((time.perf_counter(), step)))
+        return _measure(engine.client, inbox, prompt_tokens, num_chats)
+
+
+def _measure(
+    client: EngineClient,
+    inbox: SimpleQueue[tuple[float, StepEvents]],
+    prompt_tokens: int,
+    num_chats: int,
+) -> dict[str, float]:
     chat = SamplingParams(max_tokens=3_000, ignore_eos=True)
     for owner in range(num_chats):
         client.send(Submit(1 + owner, chat, prompt="Once upon a time", owner=owner))
@@ -67,8 +70,6 @@ def run(prompt_tokens: int, num_chats: int) -> dict[str, float]:
                     client.send(Submit(long_id, params, prompt=prompt, owner=99))
             if isinstance(event, TextDelta) and event.request_id == long_id:
                 first_s = first_s or at_s
-    client.send(Shutdown())
-    client.join(20)
     gaps = [(b - a) * 1000 for a, b in itertools.pairwise(times)]
     normal = statistics.median(gaps[20 : NUM_BEFORE - 1])
     during = [gap for gap, at_s in zip(gaps, times[1:], strict=True) if sent_s <= at_s <= first_s]

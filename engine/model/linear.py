@@ -111,10 +111,10 @@ class PackedLinear:
 
 
 def padded_rows(num_rows: int) -> int:
-    """Rows that a packed product is computed with. oneDNN keeps about 1 MiB for every number of
-    rows and every shape that it once saw, up to a thousand of them: prompts come in all lengths,
-    and 300 lengths took 306 MiB. From 33 rows on, four sizes for each doubling."""
-    if num_rows <= 32:
+    """Rows that a packed product is computed with: up to 8 as they are, then four sizes for each
+    doubling. oneDNN keeps something for every number of rows, shape and matrix that it once saw:
+    prompts come in all lengths, and 300 lengths took 306 MiB for three matrices."""
+    if num_rows <= 8:
         return num_rows
     step = 1 << (num_rows - 1).bit_length() - 3
     return -(-num_rows // step) * step

@@ -126,6 +126,6 @@ def test_a_packed_product_that_fails_is_not_used(monkeypatch, failure):
 def test_products_come_in_few_sizes_and_are_little_larger_than_asked():
     """What oneDNN keeps for each number of rows stays bounded: tens of them, not hundreds."""
     sizes = {linear.padded_rows(n) for n in range(1, 1025)}
-    assert len(sizes) < 60
+    assert len(sizes) < 40
     assert all(n <= linear.padded_rows(n) <= 1.25 * n for n in range(1, 5000))
-    assert all(linear.padded_rows(n) == n for n in range(1, 33)), "decode pays for nothing"
+    assert all(linear.padded_rows(n) == n for n in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32))

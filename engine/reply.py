@@ -69,7 +69,7 @@ class Reply:
                 self.request_id,
                 RequestState.PAUSED,
                 place=place,
-                reason="The pool is full; chats that came first finish first.",
+                reason=sequence.pause.value,
                 since_s=self.paused_s,
             )
         self.paused_s = 0.0

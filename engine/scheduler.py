@@ -21,7 +21,7 @@ from engine.blocks import BlockPool
 from engine.messages import BACKGROUND
 from engine.plan import StepItem, StepPlan
 from engine.prefix import Digest
-from engine.sequence import Phase, Sequence
+from engine.sequence import Pause, Phase, Sequence
 from engine.tables import Copies, Start, Tables
 
 # Who is let in only to be paused soon is computed twice. Over the 1,000 requests of compare-slab
@@ -277,13 +277,13 @@ class Scheduler:
         victims = [one for one in self.running if self._gives_way(one, sequence)]
         if not victims:
             return None
-        start = self.tables.cached_start(sequence, with_tail=False)
-        if not self._fits(sequence, start, without=victims):
+        if not self._fits(sequence, self.tables.cached_start(sequence, False), without=victims):
             return None
         while victims and not (found := self._fitting_start(sequence)):
             victim = victims.pop()
-            victim.num_turns += victim.priority == sequence.priority
-            self._pause(plan, victim)
+            why = Pause.TURN if victim.priority == sequence.priority else Pause.PRIORITY
+            victim.num_turns += why is Pause.TURN
+            self._pause(plan, victim, why)
         return found or self._fitting_start(sequence)
 
     def _gives_way(self, one: Sequence, sequence: Sequence) -> bool:
@@ -318,12 +318,12 @@ class Scheduler:
                 return False
         return True
 
-    def _pause(self, plan: StepPlan, sequence: Sequence) -> None:
+    def _pause(self, plan: StepPlan, sequence: Sequence, why: Pause = Pause.MEMORY) -> None:
         self.running.remove(sequence)
         for block in sequence.held_blocks():
             plan.copies.pop(block, None)
         self._give_back(sequence)
-        sequence.phase = Phase.PAUSED
+        sequence.phase, sequence.pause = Phase.PAUSED, why
         sequence.num_preemptions += 1
         bisect.insort(self.waiting, sequence, key=_rank)
         plan.paused.append(sequence)

@@ -12,6 +12,14 @@ from engine.prefix import Digest, chain_digest
 GONE = -1  # stands in a block table where a block has left its group's window
 
 
+class Pause(enum.Enum):
+    """Why a sequence gave its blocks back."""
+
+    MEMORY = "The pool is full; it goes on when there is room."
+    TURN = "The pool is full; another chat has its turn."
+    PRIORITY = "The pool is full; the chat in front goes first."
+
+
 class Phase(enum.Enum):
     WAITING = "waiting"  # holds nothing yet
     RUNNING = "running"  # holds blocks; reads its prompt or writes
@@ -45,6 +53,7 @@ class Sequence:
     num_cached: int = 0  # prompt tokens that were not computed at first admission
     diverged_at: int | None = None  # first prompt token that what is cached does not go on with
     num_preemptions: int = 0
+    pause: Pause = Pause.MEMORY  # the last one
     peak_blocks: int = 0
     sum_written: float = 0.0  # over the steps: slots with a token, of those held
     sum_held: int = 0

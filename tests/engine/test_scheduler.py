@@ -11,7 +11,7 @@ from engine.messages import BACKGROUND, FRONT, SamplingParams
 from engine.plan import StepPlan
 from engine.prefix import root_digest
 from engine.scheduler import Scheduler
-from engine.sequence import Phase, Sequence
+from engine.sequence import Pause, Phase, Sequence
 
 
 def make(num_blocks: int = 16, block_tokens: int = 4, chunk: int = 8, most: int = 64) -> Scheduler:
@@ -118,6 +118,7 @@ def test_the_last_arrival_is_paused_and_comes_back() -> None:
         if first.num_tokens >= 14 and first.phase is Phase.RUNNING:
             scheduler.end(first)
     assert paused == [2]
+    assert second.pause is Pause.MEMORY
     assert second.phase is Phase.RUNNING
     assert second.num_preemptions == 1
     assert first.num_preemptions == 0
@@ -152,6 +153,7 @@ def test_equals_take_turns_where_the_pool_holds_only_some() -> None:
     written = [chat.num_new for chat in chats]
     assert min(written) >= sum(written) / 6 / 2, written
     assert sum(chat.num_preemptions for chat in chats) < 30
+    assert {chat.pause for chat in chats if chat.phase is Phase.PAUSED} == {Pause.TURN}
     for _ in range(400):
         step(scheduler)
         for chat in [c for c in scheduler.running if c.num_tokens >= c.limit_tokens]:
@@ -202,6 +204,7 @@ def test_who_is_more_important_is_let_in_at_once() -> None:
     plan = step(scheduler)
     assert front.phase is Phase.RUNNING
     assert plan.paused == [slow[1]]
+    assert slow[1].pause is Pause.PRIORITY
     assert slow[1].num_turns == 0, "it goes on in its old place"
 
 

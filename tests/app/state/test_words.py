@@ -45,8 +45,8 @@ def test_what_is_read_after_a_pause_is_not_called_a_prompt() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("The pool is full; chats that came first finish first.",
-         "Paused 12 s: the pool is full; chats that came first finish first."),
+        ("The pool is full; it goes on when there is room.",
+         "Paused 12 s: the pool is full; it goes on when there is room."),
         ("GPU memory ran out.", "Paused 12 s: GPU memory ran out."),
         ("", "Paused 12 s"),
     ],

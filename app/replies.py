@@ -262,9 +262,7 @@ class Replies(QObject):
 
     @Slot(object)
     def _on_prefix(self, event: PrefixFound) -> None:
-        """Keep the first: admitted again after a pause, a request finds its own blocks."""
-        running = self._by_request.get(event.request_id)
-        if running is not None and running.prefix is None:
+        if running := self._by_request.get(event.request_id):
             running.prefix = event
 
     @Slot(object)

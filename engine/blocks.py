@@ -308,6 +308,7 @@ class BlockPool:
             owners=self._owners.tobytes(),
             unfilled=bytes(self._unfilled),
             groups=bytes(self._group) if len(self.groups) > 1 else b"",
+            num_groups=len(self.groups),
             num_saved_by_sharing=self._num_saved,
             num_copies=self.num_copies,
             num_pinned=len(self._pins),

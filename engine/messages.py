@@ -118,6 +118,7 @@ class PoolSnapshot:
     num_saved_by_sharing: int  # sum over SHARED blocks of (owners - 1)
     time_s: float  # time.monotonic()
     groups: bytes = b""  # layer group of the block; empty where there is only one
+    num_groups: int = 1
     num_copies: int = 0  # shared blocks copied before a write, since the model was loaded
     num_pinned: int = 0  # blocks kept from eviction
 
@@ -182,8 +183,7 @@ class Submit:
     owner: int = 0  # 0 to 65534, colours the blocks
     use_prefix_cache: bool = True
     priority: int = NORMAL
-    siblings: tuple[int, ...] = ()  # further request ids: one more reply each to the same prompt,
-    # which is read once; a given seed grows by one from reply to reply
+    siblings: tuple[int, ...] = ()  # request ids of more replies; their seeds follow the given one
 
     def __post_init__(self) -> None:
         check_submit(self.owner, self.messages, self.prompt, ChatMessage)
@@ -325,8 +325,8 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class PrefixFound:
-    """The request was admitted: how much of its prompt need not be computed, and why not more.
-    Without a `divergence` all that was cached fits, or the rest is not cached any more."""
+    """The request was first admitted: how much of its prompt need not be computed, and why not
+    more. Without a `divergence` all that was cached fits, or the rest is no longer cached."""
 
     request_id: int
     matched_tokens: int

@@ -74,7 +74,6 @@ class PoolModel(QObject):
         super().__init__(parent)
         self.version = 0
         self._filter_owner: int | None = None
-        self._num_groups = 1
         self._take(None)
 
     def set_snapshot(self, snapshot: PoolSnapshot | None) -> None:
@@ -103,9 +102,7 @@ class PoolModel(QObject):
         self.snapshot = snapshot
         self._states, self._owners, self._unfilled = states, owners, unfilled
         self._groups = groups
-        # Not known but by the blocks: a group that holds none now may have held some before.
-        seen = int(groups.max(initial=0)) + 1
-        self._num_groups = max(self._num_groups, seen) if len(groups) else 1
+        self._num_groups = snapshot.num_groups if snapshot else 1
         self._by_state = np.bincount(states, minlength=NUM_STATES)
         # uint8 arithmetic wraps at 256, and so does the number: (owner % 64) * 4 fits exactly.
         index = (owners.astype(np.uint8) % OWNER_NUMBERS) * NUM_STATES + states

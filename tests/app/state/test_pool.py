@@ -147,13 +147,13 @@ def test_a_large_snapshot_takes_under_a_millisecond() -> None:
     assert statistics.median(took_ms) < 2.0, took_ms  # 0.1 to 0.2 ms on a quiet machine
 
 
-def test_layer_groups_are_counted_by_the_blocks_and_not_forgotten(pool: PoolModel) -> None:
+def test_layer_groups_are_those_of_the_snapshot(pool: PoolModel) -> None:
     snapshot = snapshot_of(BLOCKS)
     assert (pool.block(3).group, pool.block(3).num_groups) == (0, 1)
-    pool.set_snapshot(replace(snapshot, groups=bytes([0, 0, 1, 2, 0, 1, 5])))
+    pool.set_snapshot(replace(snapshot, groups=bytes([0, 0, 1, 2, 0, 1, 5]), num_groups=6))
     assert [pool.block(number).group for number in range(7)] == [0, 0, 1, 2, 0, 1, 5]
     assert pool.block(3).num_groups == 6
-    pool.set_snapshot(replace(snapshot, groups=bytes(7)))  # five groups hold nothing now
+    pool.set_snapshot(replace(snapshot, groups=bytes(7), num_groups=6))  # five hold nothing now
     assert pool.block(3).num_groups == 6
     pool.set_snapshot(snapshot)  # another model
     assert pool.block(3).num_groups == 1

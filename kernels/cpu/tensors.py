@@ -23,3 +23,30 @@ def packed_rows(x: torch.Tensor) -> torch.Tensor:
     if x.stride(2) == 1 and x.stride(1) == x.shape[2] and x.stride(0) >= 0:
         return x
     return x.contiguous()
+
+
+def as_per_head(
+    per_head: torch.Tensor | None, num_heads: int, *dtypes: torch.dtype
+) -> torch.Tensor | None:
+    """[Hq], in memory as a kernel reads it."""
+    if per_head is None:
+        return None
+    if per_head.shape != (num_heads,) or per_head.dtype not in dtypes:
+        raise ValueError(f"{tuple(per_head.shape)} of {per_head.dtype} for {num_heads} heads")
+    return per_head.contiguous()
+
+
+def check_paged(
+    q: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+) -> None:
+    check_pools(k_pool, v_pool)
+    if q.ndim != 3 or q.shape[2] != k_pool.shape[3] or q.shape[1] % k_pool.shape[2]:
+        raise ValueError(f"q {tuple(q.shape)} does not go with the pool {tuple(k_pool.shape)}")
+    if block_tables.dtype != torch.int32 or context_lens.dtype != torch.int32:
+        raise ValueError("block tables and context lengths are int32")
+    if block_tables.ndim != 2 or len(block_tables) != len(context_lens):
+        raise ValueError(f"tables {tuple(block_tables.shape)}, {len(context_lens)} lengths")

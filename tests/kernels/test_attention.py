@@ -117,7 +117,8 @@ def test_fp32_queries_over_a_bf16_pool(ops_for, make_scene):
     long_got = ops.paged_prefill(long_q, *pools, starts, scene.lens, 0.1)
     assert got.dtype == long_got.dtype == FP32
     for s in range(2):
-        close(got[s : s + 1], scene.dense(s, q[s : s + 1], 0.1), FP32)
+        # Products are made in the pool's type, so they are as exact as it is.
+        close(got[s : s + 1], scene.dense(s, q[s : s + 1], 0.1), BF16)
         rows = slice(starts[s], starts[s + 1])
         close(long_got[rows], scene.dense(s, long_q[rows], 0.1), BF16)
 

@@ -1,0 +1,129 @@
+"""What both attention kernels of the CPU share: items, masks, and parts that are put together."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from kernels.cpu.jit import address, exp, kernel, narrow, widen
+
+TILE = 64  # keys whose scores are held at once
+SPLIT_KEYS = 512  # keys of an item, where few rows see more
+ITEM, MERGE = 7, 5  # numbers that describe one, see `find_items`
+
+
+@numba.njit(inline="always")
+def find_rows(table, start, oldest, end, block_tokens, kv_heads, head, rows):
+    """rows[t] = where the key at place start + t lies, in rows of the pool; for places that are
+    not seen that of one that is: what was never written may be NaN."""
+    first = max(start, oldest)
+    block, offset = first // block_tokens, first % block_tokens
+    row = (np.int64(table[block]) * block_tokens + offset) * kv_heads + head
+    for t in range(TILE):
+        rows[t] = row
+        if oldest <= start + t < end - 1:
+            offset += 1
+            row += kv_heads
+            if offset == block_tokens:
+                block += 1
+                offset = 0
+                row = np.int64(table[block]) * block_tokens * kv_heads + head
+
+
+@numba.njit(inline="always")
+def mark(
+    scores, row, start, place, window, scale, softcap, has_alibi, slopes, query_head, alibi_scale
+):
+    """Scores of a row at `place` with keys from `start` on: scaled, capped, biased, masked."""
+    for t in range(TILE):
+        scores[row, t] *= np.float32(scale)
+    if softcap > 0:
+        for t in range(TILE):
+            scores[row, t] = softcap * math.tanh(scores[row, t] / softcap)
+    if has_alibi:
+        for t in range(TILE):
+            far = widen(narrow(slopes, np.float32(start + t)))
+            bias = narrow(slopes, widen(slopes[query_head]) * far)
+            scores[row, t] += widen(bias) * np.float32(alibi_scale)
+    for t in range(max(0, place - start + 1), TILE):
+        scores[row, t] = -np.inf
+    if window > 0:
+        for t in range(min(TILE, place - window + 1 - start)):
+            scores[row, t] = -np.inf
+
+
+@functools.cache
+def merge_kernel(v_dim: int, group: int, most_rows: int, q_kind: type) -> Any:
+    """Parts of the same rows over other keys -> what one item over all of them would be."""
+
+    @kernel()
+    def merge(merges_at, num_merges, partial_at, num_parts, out_at, num_tokens, num_heads):
+        merges = numba.carray(address(merges_at), (num_merges, MERGE), np.int64)
+        parts = numba.carray(address(partial_at), (num_parts, most_rows, v_dim + 2), np.float32)
+        out = numba.carray(address(out_at), (num_tokens, num_heads, v_dim), q_kind)
+        for m in range(num_merges):
+            head, first_row, num_rows = merges[m, 0], merges[m, 1], merges[m, 2]
+            first, last = merges[m, 3], merges[m, 3] + merges[m, 4]
+            for row in range(num_rows * group):
+                best = np.float32(-np.inf)
+                for part in range(first, last):
+                    best = max(best, parts[part, row, v_dim])
+                weight = np.float32(0)
+                for part in range(first, last):
+                    factor = exp(parts[part, row, v_dim] - best)
+                    weight += factor * parts[part, row, v_dim + 1]
+                    for d in range(v_dim):
+                        before = np.float32(0) if part == first else parts[first, row, d]
+                        parts[first, row, d] = before + factor * parts[part, row, d]
+                for d in range(v_dim):
+                    value = parts[first, row, d] / weight
+                    out[first_row + row // group, head * group + row % group, d] = narrow(
+                        out, value
+                    )
+
+    return merge
+
+
+@functools.lru_cache(maxsize=8)  # every layer of a step asks for the same
+def find_items(
+    starts: tuple[int, ...],  # [S + 1], the first row of each chunk
+    contexts: tuple[int, ...],  # [S]
+    kv_heads: int,
+    per_item: int,
+    window: int,
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """(items, merges, number of parts), dearest items first.
+
+    An item: sequence, KV head, first row, its place, number of rows, first key, part or -1.
+    A merge: KV head, first row, number of rows, first part, number of parts.
+    """
+    items: list[tuple[int, ...]] = []
+    merges: list[tuple[int, ...]] = []
+    num_parts = 0
+    for seq, context in enumerate(contexts):
+        start, num_rows = starts[seq], starts[seq + 1] - starts[seq]
+        for row in range(0, num_rows, per_item):
+            rows = min(per_item, num_rows - row)
+            place = context - num_rows + row
+            first = max(0, place - window + 1) if window else 0
+            keys = range(first, place + rows, SPLIT_KEYS)
+            is_split = num_rows <= per_item and len(keys) > 1
+            for head in range(kv_heads):
+                if not is_split:
+                    items.append((seq, head, start + row, place, rows, first, -1))
+                    continue
+                merges.append((head, start + row, rows, num_parts, len(keys)))
+                for key in keys:
+                    items.append((seq, head, start + row, place, rows, key, num_parts))
+                    num_parts += 1
+    items.sort(key=lambda item: -item[4] * (item[3] + item[4] - item[5]))
+    return (
+        torch.tensor(items, dtype=torch.int64).view(-1, ITEM),
+        torch.tensor(merges, dtype=torch.int64).view(-1, MERGE),
+        num_parts,
+    )

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+# Weights that are held as they are quantised share a scale and a minimum of 2 bytes each.
+CODE_GROUP = 32
+
 # Bytes of one weight, scales included, as the storages of `engine.model.linear` hold it.
-WEIGHT_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "bf16 packed": 2.0}
+WEIGHT_BYTES: dict[str, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "bf16 packed": 2.0,
+    "4-bit": 0.5 + 4 / CODE_GROUP,
+    "8-bit": 1.0 + 4 / CODE_GROUP,
+}
 
 KvDtype = Literal["float32", "bfloat16"]
 _KV_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
@@ -36,7 +45,7 @@ def blocks_in(memory_bytes: int, bytes_per_token: int, block_tokens: int) -> int
 
 
 def weights_bytes(num_parameters: int, storage: str, num_tied: int = 0) -> int:
-    """Bytes of a model's weights in a storage ("fp32", "bf16", "bf16 packed").
+    """Bytes of weights in one storage ("fp32", "bf16", "bf16 packed", "4-bit", "8-bit").
 
     Norms stay fp32 in every storage and are counted as the rest: at most a thousandth too little.
     So are the rows and columns that a packed storage fills up to multiples of 64.

@@ -7,7 +7,7 @@ own back, waits in its old place in line and is computed again later: the first 
 someone always finishes.
 
 Where more chats want to write than the pool holds, they take turns: who has written for a while
-makes room for an equal that waits. A turn is long enough to be worth what the pause costs.
+makes room for an equal that waits (`engine.turns`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Collection as Items
 from typing import Protocol
 
 from engine.blocks import BlockPool
-from engine.messages import BACKGROUND
 from engine.plan import StepItem, StepPlan
 from engine.prefix import Digest
 from engine.sequence import Pause, Phase, Sequence
 from engine.tables import Copies, Start, Tables
+from engine.turns import TURN_TOKENS, Turns
 
 # Who is let in only to be paused soon is computed twice. Over the 1,000 requests of compare-slab
 # (512 blocks) one block a sequence made 594 pauses, and 133,000 tokens computed again; four make 93
@@ -32,9 +32,6 @@ GROWTH_BLOCKS = 4
 MOST_READING = 4
 FORK_STEPS = 4  # a sequence keeps what left its window so long for one who wants to fork
 SPLIT_TOKENS = 128  # a smaller budget is not split over more than two prompts
-# A turn: so many tokens at least, and half of what has to be computed again afterwards. A prompt
-# token costs a tenth of a written one or less, so pauses take less than a fifth of the time.
-TURN_TOKENS = 64
 
 
 class Reservation(Protocol):
@@ -64,9 +61,9 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._reservation = reservation
-        self._turn_tokens = turn_tokens
+        self.turns = Turns(turn_tokens)
         self._arrivals = itertools.count(1)
-        self._turns = itertools.count(1)
+        self._decode_turns = itertools.count(1)
         self._last_decode: dict[int, int] = {}  # request -> turn, where not all fit into a step
         self._pins: dict[int, int | None] = {}  # owner -> tokens from the start, None = all
         self._copies: Copies = {}  # of a step that did not happen
@@ -170,7 +167,7 @@ class Scheduler:
         last = self._last_decode
         decoding.sort(key=lambda one: (one.priority, last.get(one.request_id, 0), one.arrival))
         for sequence in decoding[:budget]:
-            last[sequence.request_id] = next(self._turns)
+            last[sequence.request_id] = next(self._decode_turns)
         return decoding
 
     def _plan_prompts(self, plan: StepPlan, budget: int) -> None:
@@ -274,7 +271,9 @@ class Scheduler:
     def _displace(self, plan: StepPlan, sequence: Sequence) -> Start | None:
         """Make room for a sequence by pausing some of less importance, or equals that had their
         turn, if that helps."""
-        victims = [one for one in self.running if self._gives_way(one, sequence)]
+        num_running, num_all = len(self.running), len(self.running) + len(self.waiting)
+        gives_way = self.turns.gives_way
+        victims = [o for o in self.running if gives_way(o, sequence, num_running, num_all)]
         if not victims:
             return None
         if not self._fits(sequence, self.tables.cached_start(sequence, False), without=victims):
@@ -285,12 +284,6 @@ class Scheduler:
             victim.num_turns += why is Pause.TURN
             self._pause(plan, victim, why)
         return found or self._fitting_start(sequence)
-
-    def _gives_way(self, one: Sequence, sequence: Sequence) -> bool:
-        if one.priority != sequence.priority or one.priority >= BACKGROUND:
-            return one.priority > sequence.priority
-        written = one.num_tokens - one.start_tokens
-        return written >= max(self._turn_tokens, one.num_computed // 2)
 
     def _start(self, sequence: Sequence, start: Start) -> None:
         self.tables.begin(sequence, start)

@@ -16,6 +16,7 @@ from engine.plan import StepItem, StepPlan
 from engine.sampling import SampleRow, sample, top_logprobs
 from engine.sequence import Sequence
 from engine.serving import Serving
+from engine.turns import CYCLE_S
 
 RECOVERY_STEPS = 32  # after so many steps that fitted, twice as many prompt tokens are tried again
 
@@ -48,6 +49,7 @@ class Stepper:
         self._good_steps = 0
         self._is_short = False  # and it has been said
         self._num_writing = 0  # in the present step
+        self._mean_step_ms: float | None = None
 
     def run(self) -> StepResult:
         """One step. Where the device has no memory for it, nothing is computed and less is tried
@@ -142,6 +144,9 @@ class Stepper:
         step_ms = (now_s - start_s) * 1000
         num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
         self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
+        before = self._mean_step_ms or step_ms
+        self._mean_step_ms = before + (step_ms - before) / 32
+        scheduler.turns.cycle_steps = int(CYCLE_S * 1000 / self._mean_step_ms)
         return StepStats(
             num_prefill_tokens=num_prompt_tokens,
             num_decode_tokens=len(plan.decodes),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
 from engine.batch import Batch
 from engine.layer_groups import group_layers, layer_places
@@ -14,7 +13,14 @@ from engine.model.alibi import alibi_of
 from engine.model.config import DecoderConfig
 from engine.model.layers import Layer, LayerReader, Norm
 from engine.model.layout import EMBEDDING, EMBEDDING_NORM, FINAL_NORM, HEAD, WeightSource
-from engine.model.linear import Linear, Storage, activation_dtype, make_linear
+from engine.model.linear import (
+    CodesLinear,
+    Linear,
+    PlainLinear,
+    Storage,
+    activation_dtype,
+    make_linear,
+)
 from engine.model.rope import RopeScaling, RopeTable, inverse_frequencies
 from kernels.dispatch import Ops
 
@@ -24,6 +30,15 @@ class Cache(Protocol):
 
     k: list[torch.Tensor]
     v: list[torch.Tensor]
+
+
+class Embedding(Protocol):
+    """Token ids [n] -> rows [n, hidden] fp32."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def rows(self, index: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +61,18 @@ class Decoder:
         storage: Storage,
         device: torch.device,
         rope_factors: torch.Tensor | None = None,
+        keeps_codes: bool = False,
     ) -> None:
-        """Read every weight of `source`, whose tensors were checked against `config`."""
+        """Read every weight of `source`, whose tensors were checked against `config`.
+
+        Args:
+            storage: of matrices that are floats.
+            keeps_codes: whether those that the file quantises stay as they are.
+        """
         self.config = config
         self.ops = ops
         self.storage: Storage = storage
-        self._dtype = activation_dtype(storage)
+        self._dtype = activation_dtype(storage, keeps_codes)
         self._device = device
         places = layer_places(group_layers(config.windows))
         self._places = [places[index] for index in range(config.num_layers)]
@@ -63,10 +84,8 @@ class Decoder:
             self._ropes.append(self._rope(config.rope_theta, config.rope_scaling, rope_factors))
         if config.local_rope is not None:
             self._ropes.append(self._rope(*config.local_rope, None))
-        reader = LayerReader(source, config, ops, storage, device)
-        embedding = reader.load(EMBEDDING)
-        self._embedding = embedding.to(device=device, dtype=self._dtype)
-        self._head = self._make_head(embedding if config.tied_head else reader.load(HEAD))
+        reader = LayerReader(source, config, ops, storage, device, keeps_codes)
+        self._embedding, self._head = self._read_ends(reader)
         self._embedding_norm: Norm | None = None
         if config.embedding_norm:
             self._embedding_norm = reader.norm(EMBEDDING_NORM.removesuffix(".weight"))
@@ -78,18 +97,23 @@ class Decoder:
     @property
     def weights_bytes(self) -> int:
         """Bytes of all tensors held; a tied head that is packed counts beside its embedding."""
-        shared = getattr(self._head, "weight", None) is self._embedding
-        total = self._embedding.nbytes + self._final_norm.num_bytes
-        total += 0 if shared else self._head.num_bytes
+        ends = {id(end): end.num_bytes for end in (self._embedding, self._head)}
+        total = sum(ends.values()) + self._final_norm.num_bytes
         total += 0 if self._embedding_norm is None else self._embedding_norm.num_bytes
         return total + sum(layer.num_bytes for layer in self._layers)
+
+    @property
+    def stored_as(self) -> str:
+        """How the products of a layer hold their weights, for people."""
+        output = self._layers[0].output
+        return f"{output.bits}-bit" if isinstance(output, CodesLinear) else self.storage
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         """Run one step: K and V of the new tokens go to their slots; logits [L, vocab] fp32."""
         step = self._step(batch)
         # The running sum stays fp32 in every mode: a bf16 sum loses what 60 parts add to it.
-        residual = F.embedding(batch.token_ids, self._embedding).float()  # [T, hidden]
+        residual = self._embedding.rows(batch.token_ids)  # [T, hidden]
         if self.config.embedding_scale != 1.0:
             residual = residual * self.config.embedding_scale
         if self._embedding_norm is not None:
@@ -205,7 +229,24 @@ class Decoder:
         frequencies = inverse_frequencies(self.config.rotary_dim, theta, scaling, factors)
         return RopeTable(frequencies, self._device, scaling.magnitude)
 
-    def _make_head(self, weight: torch.Tensor) -> Linear:
-        if self.config.tied_head and self.storage != "bf16 packed":
-            weight = self._embedding  # the same memory
-        return make_linear(weight, None, self.storage, self._device)
+    def _read_ends(self, reader: LayerReader) -> tuple[Embedding, Linear]:
+        """The embedding and the output matrix: the same object where they are the same memory."""
+        tied = self.config.tied_head
+        codes = reader.codes([EMBEDDING])
+        if codes is not None:
+            embedding = CodesLinear(codes, None)
+            return embedding, embedding if tied else self._read_head(reader)
+        weight = reader.load(EMBEDDING)
+        dtype = activation_dtype(self.storage)
+        plain = PlainLinear(weight.to(device=self._device, dtype=dtype), None)
+        if not tied:
+            return plain, self._read_head(reader)
+        if self.storage != "bf16 packed":
+            return plain, plain
+        return plain, make_linear(weight, None, self.storage, self._device)
+
+    def _read_head(self, reader: LayerReader) -> Linear:
+        codes = reader.codes([HEAD])
+        if codes is not None:
+            return CodesLinear(codes, None)
+        return make_linear(reader.load(HEAD), None, self.storage, self._device)

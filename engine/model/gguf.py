@@ -12,6 +12,7 @@ import torch
 
 from engine.errors import BadFileError, UnsupportedModelError
 from engine.gguf_header import GgufHeader, TensorInfo, read_header
+from engine.model.codes import Codes, has_codes, read_codes
 from engine.model.config import DecoderConfig
 from engine.model.gguf_config import LONG_FACTORS, SHORT_FACTORS, from_gguf
 from engine.model.layout import (
@@ -97,13 +98,26 @@ class GgufWeights:
         Raises:
             BadFileError: the file became shorter since it was checked.
         """
-        config = self.config
         values = unpack(_read(self.path, self.infos[name]), self.infos[name])
-        if config.permuted_qk and ".q_proj." in name:
-            return _unpermuted(values, config.num_heads, config.rotary_dim)
-        if config.permuted_qk and ".k_proj." in name:
-            return _unpermuted(values, config.num_kv_heads, config.rotary_dim)
-        return values
+        order = self._order(name)
+        return values if order is None else values[order]
+
+    def load_codes(self, name: str) -> Codes | None:
+        """As the protocol says; raises as `load`."""
+        info = self.infos[name]
+        if not has_codes(info.ggml_type, info.shape):
+            return None
+        data = torch.from_numpy(_read(self.path, info))
+        codes, order = read_codes(data, info.ggml_type, info.shape), self._order(name)
+        return codes if codes is None or order is None else codes.rows(order)
+
+    def _order(self, name: str) -> torch.Tensor | None:
+        """The file's rows in Hugging Face's order, where that is another."""
+        config = self.config
+        if not config.permuted_qk or not (".q_proj." in name or ".k_proj." in name):
+            return None
+        num_heads = config.num_heads if ".q_proj." in name else config.num_kv_heads
+        return _unpermuted(torch.arange(self.shapes[name][0]), num_heads, config.rotary_dim)
 
 
 def open_gguf(path: Path) -> GgufWeights:

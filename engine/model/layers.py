@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from engine.model.codes import Codes, join
 from engine.model.config import DecoderConfig
 from engine.model.layout import (
     WeightSource,
@@ -17,7 +18,7 @@ from engine.model.layout import (
     qk_norm_parts,
     stored_name,
 )
-from engine.model.linear import Linear, Storage, activation_dtype, make_linear
+from engine.model.linear import CodesLinear, Linear, Storage, activation_dtype, make_linear
 from engine.model.mixture import Mixture
 from kernels.dispatch import Ops
 
@@ -140,8 +141,10 @@ class LayerReader:
         ops: Ops,
         storage: Storage,
         device: torch.device,
+        keeps_codes: bool = False,
     ) -> None:
         self._source = source
+        self._keeps_codes = keeps_codes
         self._config = config
         self._ops = ops
         self._storage: Storage = storage
@@ -150,6 +153,19 @@ class LayerReader:
     def load(self, name: str) -> torch.Tensor:
         """The tensor by Llama's name."""
         return self._source.load(stored_name(self._config, name, self._source.shapes))
+
+    def codes(self, names: list[str]) -> Codes | None:
+        """Matrices by Llama's names, joined by rows, as codes; None where one has to be floats."""
+        if not self._keeps_codes:
+            return None
+        parts = []
+        for name in names:
+            stored = stored_name(self._config, name, self._source.shapes)
+            codes = self._source.load_codes(stored)
+            if codes is None:
+                return None
+            parts.append(codes)
+        return join(parts)
 
     def norm(self, stem: str) -> Norm:
         config = self._config
@@ -239,11 +255,16 @@ class LayerReader:
         """One product for several matrices that multiply the same x, joined by rows."""
         dtype = activation_dtype(self._storage)
         names = [layer_name(index, part) for part in parts]
-        weight = torch.cat([self.load(f"{name}.weight").to(dtype) for name in names])
         joined = torch.cat([self.load(f"{name}.bias") for name in names]) if bias else None
-        if reorder is not None:
-            weight = reorder(weight)
-            joined = None if joined is None else reorder(joined)
+        if reorder is not None and joined is not None:
+            joined = reorder(joined)
+        codes = self.codes([f"{name}.weight" for name in names])
+        if codes is not None:
+            if reorder is not None:
+                codes = codes.rows(reorder(torch.arange(codes.num_rows)))
+            return CodesLinear(codes, joined)
+        weight = torch.cat([self.load(f"{name}.weight").to(dtype) for name in names])
+        weight = weight if reorder is None else reorder(weight)
         return make_linear(weight, joined, self._storage, self._device)
 
     def _vector(self, name: str) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from engine.errors import MissingWeightsError
+from engine.model.codes import Codes
 from engine.model.config import DecoderConfig
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -37,6 +38,9 @@ class WeightSource(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """The tensor as a floating type that holds it exactly, on the CPU."""
+
+    def load_codes(self, name: str) -> Codes | None:
+        """The matrix as the file quantises it; None where it does not, or not so that we can."""
 
 
 _FALCON = {

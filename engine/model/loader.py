@@ -14,13 +14,15 @@ import torch
 from engine.batch import Batch
 from engine.config import EngineConfig
 from engine.errors import BadFileError, ConfigError, UnsupportedModelError, shown
+from engine.footprint import CODE_GROUP
 from engine.kv_cache import KVSpec
 from engine.layer_groups import group_layers
+from engine.model.codes import Codes
 from engine.model.config import DecoderConfig, from_hf
 from engine.model.decoder import Cache, Decoder
 from engine.model.gguf import open_gguf
 from engine.model.layout import Shapes, WeightSource, check_tensors, expected_shapes
-from engine.model.linear import choose_storage
+from engine.model.linear import choose_storage, keeps_codes
 from engine.model.safetensors import open_safetensors, read_config
 from kernels.dispatch import BackendError, Ops, choose
 
@@ -96,6 +98,7 @@ def load_model(
         storage,
         device,
         opened.rope_factors,
+        keeps_codes=config.precision == "fast" and device.type == "cpu" and keeps_codes(),
     )
     progress(1.0, "Weights are in memory")
     shape = opened.shape
@@ -107,7 +110,7 @@ def load_model(
         vocab_size=shape.vocab_size,
         num_parameters=_num_parameters(shape),
         weights_bytes=decoder.weights_bytes,
-        storage=storage,
+        storage=decoder.stored_as,
         path="fast",
         kv=kv,
         ops=ops,
@@ -191,6 +194,12 @@ class _Counted:
         tensor = self._source.load(name)
         self._num_read += tensor.numel()
         return tensor
+
+    def load_codes(self, name: str) -> Codes | None:
+        self._progress(min(1.0, self._num_read / self._num_values), "Reading weights")
+        codes = self._source.load_codes(name)
+        self._num_read += 0 if codes is None else codes.scale.numel() * CODE_GROUP
+        return codes
 
 
 def _open(path: Path, config: EngineConfig, device: torch.device) -> _Opened | UniversalFolder:

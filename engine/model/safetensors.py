@@ -54,6 +54,9 @@ class Tensors:
     shapes: Shapes
     places: dict[str, _Place]
 
+    def load_codes(self, name: str) -> None:
+        """A folder's weights are floats."""
+
     def load(self, name: str) -> torch.Tensor:
         """The tensor in the dtype it is stored in.
 

@@ -10,7 +10,7 @@ import torch
 
 from kernels.cpu import attention_rows, attention_tiles
 from kernels.cpu.attention_parts import find_items, merge_kernel
-from kernels.cpu.jit import lock_threads
+from kernels.cpu.jit import lock_threads, scratch
 from kernels.cpu.tensors import KINDS, as_per_head, check_paged, packed_rows
 
 
@@ -95,23 +95,21 @@ def _attend(
     if not len(items):
         return out
     q, tables = packed_rows(q), block_tables.contiguous()
-    parts = torch.empty(num_parts * most_rows * (v_dim + 2))
     with lock_threads():
         workers = min(torch.get_num_threads(), len(items))
-        scratch = torch.empty(workers * scratch_bytes + 64, dtype=torch.uint8)
-        counter = torch.zeros(1, dtype=torch.int64)
+        counter_at = scratch(64 + workers * scratch_bytes + num_parts * most_rows * (v_dim + 2) * 4)
+        parts_at = counter_at + 64 + workers * scratch_bytes
         attend(
             q.data_ptr(), q.stride(0), k_pool.data_ptr(), v_pool.data_ptr(),
             k_pool.shape[0] * k_pool.shape[1], tables.data_ptr(), tables.shape[1],
             items.data_ptr(), len(items), out.data_ptr(), num_tokens, kv_heads, k_pool.shape[1],
             float(scale), int(window), float(softcap), 0 if sinks is None else sinks.data_ptr(),
             0 if alibi is None else alibi.data_ptr(), float(alibi_scale),
-            -(-scratch.data_ptr() // 64) * 64, parts.data_ptr(), num_parts, workers,
-            counter.data_ptr(),
+            counter_at + 64, parts_at, num_parts, workers, counter_at,
         )  # fmt: skip
-    if len(merges):
-        merge_kernel(v_dim, group, most_rows, kinds[0])(
-            merges.data_ptr(), len(merges), parts.data_ptr(), num_parts, out.data_ptr(),
-            num_tokens, num_heads,
-        )  # fmt: skip
+        if len(merges):
+            merge_kernel(v_dim, group, most_rows, kinds[0])(
+                merges.data_ptr(), len(merges), parts_at, num_parts, out.data_ptr(),
+                num_tokens, num_heads,
+            )  # fmt: skip
     return out

@@ -47,6 +47,7 @@ def rows_kernel(
         num_tokens, kv_heads, block_tokens, scale, window, softcap, sinks_at, alibi_at,
         alibi_scale, scratch_at, partial_at, num_parts, workers, counter_at,
     ):  # fmt: skip
+        numba.carray(address(counter_at), 1, np.int64)[0] = 0
         q = numba.carray(address(q_at), num_tokens * q_row, q_kind)
         items = numba.carray(address(items_at), (num_items, ITEM), np.int64)
         out = numba.carray(address(out_at), (num_tokens, kv_heads * group, v_dim), q_kind)

@@ -87,6 +87,7 @@ def tiles_kernel(
         num_tokens, kv_heads, block_tokens, scale, window, softcap, sinks_at, alibi_at,
         alibi_scale, scratch_at, partial_at, num_parts, workers, counter_at,
     ):  # fmt: skip
+        numba.carray(address(counter_at), 1, np.int64)[0] = 0
         q = numba.carray(address(q_at), num_tokens * q_row, q_kind)
         keys = numba.carray(address(k_at), pool_slots * kv_heads * dim, kv_kind)
         values = numba.carray(address(v_at), pool_slots * kv_heads * v_dim, kv_kind)

@@ -21,10 +21,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = ["LOCK", "address", "exp", "kernel", "lock_threads", "narrow", "widen"]
+__all__ = ["LOCK", "address", "exp", "kernel", "lock_threads", "narrow", "scratch", "widen"]
 
 # One parallel call at a time: Numba's "workqueue" pool ends the process when two threads enter it.
 LOCK = threading.Lock()
+_num_threads: dict[int, int] = {}  # by thread
+_scratch = torch.empty(0, dtype=torch.uint8)
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN and infinities stay
 
@@ -74,8 +76,21 @@ def kernel(parallel: bool = False) -> Callable[[Callable[..., Any]], Any]:
 
 def lock_threads() -> threading.Lock:
     """The lock of parallel calls, with Numba's thread count set to torch's."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    global _num_threads
+    wanted = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    if wanted != _num_threads.get(threading.get_ident()):
+        numba.set_num_threads(wanted)  # of the calling thread
+        _num_threads = {**_num_threads, threading.get_ident(): wanted}
     return LOCK
+
+
+def scratch(num_bytes: int) -> int:
+    """Address of memory, at a multiple of 64, for a kernel to work in while `LOCK` is held. Kept
+    from call to call: three allocations cost as much as a small product."""
+    global _scratch
+    if len(_scratch) < num_bytes + 64:
+        _scratch = torch.empty(num_bytes + 64, dtype=torch.uint8)
+    return -(-_scratch.data_ptr() // 64) * 64
 
 
 # --- inside kernels -----------------------------------------------------------------------------

@@ -221,7 +221,7 @@ class Registers:
 # --- intrinsics -----------------------------------------------------------------------------------
 
 
-def _emitting(args: Sequence[Any], num_literals: int, emit: Callable[..., None]) -> Any:
+def emitting(args: Sequence[Any], num_literals: int, emit: Callable[..., None]) -> Any:
     """What an intrinsic without a result returns: integers first, then constants."""
     split = len(args) - num_literals
     literals = [getattr(kind, "literal_value", None) for kind in args[split:]]
@@ -249,7 +249,7 @@ def tile_product(
         rows, vectors, pairs, adds: constants.
     """
     args = (a, a_row, b, b_row, c, c_row, keep, count, rows, vectors, pairs, adds)
-    return _emitting(args, 4, _tile_product)
+    return emitting(args, 4, _tile_product)
 
 
 def _tile_product(
@@ -299,7 +299,7 @@ def soften(
         keep: address of what the sums before have to be multiplied by.
         vectors, pairs: constants.
     """
-    return _emitting((scores, shares, highest, weight, keep, vectors, pairs), 2, _soften)
+    return emitting((scores, shares, highest, weight, keep, vectors, pairs), 2, _soften)
 
 
 def _soften(
@@ -347,7 +347,7 @@ def transpose_words(typingctx: Any, rows: Any, offset: Any, target: Any, target_
         rows: address of 16 addresses, int64. offset: bytes into each of the rows.
         target: address. target_row: its stride in words.
     """
-    return _emitting((rows, offset, target, target_row), 0, _transpose_words)
+    return emitting((rows, offset, target, target_row), 0, _transpose_words)
 
 
 def _transpose_words(e: Emitter, rows: Any, offset: Any, target: Any, target_row: Any) -> None:
@@ -375,7 +375,7 @@ def score_keys(typingctx: Any, query: Any, keys: Any, scores: Any, words: Any, p
         scores: address of 16 float32.
         words: of 4 bytes in a row, a multiple of 8. pairs: 1 where they are pairs of bf16.
     """
-    return _emitting((query, keys, scores, words, pairs), 2, _score_keys)
+    return emitting((query, keys, scores, words, pairs), 2, _score_keys)
 
 
 def _score_keys(e: Emitter, query: Any, keys: Any, scores: Any, words: int, pairs: int) -> None:
@@ -433,7 +433,7 @@ def add_rows(
     args = (
         shares, shares_row, values, offset, total, total_row, keep, count, rows, vectors, pairs,
     )  # fmt: skip
-    return _emitting(args, 3, _add_rows)
+    return emitting(args, 3, _add_rows)
 
 
 def _add_rows(
@@ -470,7 +470,7 @@ def _add_rows(
 @intrinsic(prefer_literal=True)
 def interleave(typingctx: Any, first: Any, second: Any, target: Any, vectors: Any) -> Any:
     """16 * vectors bf16 of two rows -> as many pairs. Addresses, and a constant."""
-    return _emitting((first, second, target, vectors), 1, _interleave)
+    return emitting((first, second, target, vectors), 1, _interleave)
 
 
 def _interleave(e: Emitter, first: Any, second: Any, target: Any, vectors: int) -> None:

@@ -100,16 +100,26 @@ def test_weights_are_what_a_model_allocates(gguf_maker, kind, tmp_path):
     assert model.weights_bytes == allocated - frequencies
 
 
-def test_starter_in_each_storage(starter_model):
-    """30 layers in bf16; norms stay fp32, and a packed head stands beside its embedding."""
-    for precision in ("exact", "fast"):
-        config = EngineConfig(precision=precision)
-        model = load_model(starter_model, config, CPU, lambda fraction, note: None)
-        assert model.num_parameters == 134_515_008
-        expected = weights_bytes(model.num_parameters, model.storage, 49_152 * 576)
+NUM_HEAD, NUM_NORMS = 49_152 * 576, 61 * 576
+
+
+def test_starter_in_fp32(starter_model):
+    config = EngineConfig(precision="exact")
+    model = load_model(starter_model, config, CPU, lambda fraction, note: None)
+    assert model.num_parameters == 134_515_008
+    assert weights_bytes(model.num_parameters, model.storage, NUM_HEAD) == model.weights_bytes
+
+
+def test_starter_as_its_file_holds_it(starter_model):
+    """Layers in 4 bits, the tied embedding and head once in 8."""
+    model = load_model(starter_model, EngineConfig(), CPU, lambda fraction, note: None)
+    if model.storage == "4-bit":
+        layers = model.num_parameters - NUM_HEAD - NUM_NORMS
+        expected = weights_bytes(layers, "4-bit") + weights_bytes(NUM_HEAD, "8-bit")
+        assert model.weights_bytes == expected + 4 * NUM_NORMS
+    else:  # a CPU that multiplies bytes no sooner than floats
+        expected = weights_bytes(model.num_parameters, model.storage, NUM_HEAD)
         assert expected == pytest.approx(model.weights_bytes, rel=1e-3)
-        assert expected <= model.weights_bytes
-        del model
 
 
 @pytest.mark.skipif(not can_run_packed(), reason="this torch has no packed product")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
@@ -84,10 +83,6 @@ class Headless:
         self._pool: PoolSnapshot | None = None
         try:
             self.info = self._load(model)
-            # A full collection takes 100 ms, in which no step runs: torch and the model's hundred
-            # thousand objects are kept out of it.
-            gc.collect()
-            gc.freeze()
         except BaseException:
             self.close()
             raise
@@ -107,7 +102,6 @@ class Headless:
         with contextlib.suppress(EngineStoppedError):
             self.client.send(Shutdown())
         self.client.join(10.0)
-        gc.unfreeze()
 
     def _next(self) -> StepEvents:
         step = self._events.get()

@@ -29,6 +29,7 @@ class Ops:
     add_layer_norm: Callable[..., tuple[torch.Tensor, torch.Tensor]] = reference.add_layer_norm
     act: Callable[..., torch.Tensor] = reference.act
     act_mul: Callable[..., torch.Tensor] = reference.act_mul
+    turn_and_store: Callable[..., None] = reference.turn_and_store
 
 
 REFERENCE = Ops(

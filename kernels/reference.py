@@ -57,6 +57,21 @@ class Scoring:
         return products.float() * self.alibi_scale
 
 
+def turn_and_store(
+    q: torch.Tensor,  # [T, Hq, D], changed in place
+    k: torch.Tensor,  # [T, Hkv, D], changed in place
+    v: torch.Tensor,  # [T, Hkv, Dv]
+    cos: torch.Tensor,  # [T, rotary_dim]
+    sin: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    slots: torch.Tensor,  # [T] int64
+) -> None:
+    """`rotary`, then `store_kv`."""
+    rotary(q, k, cos, sin)
+    store_kv(k, v, k_pool, v_pool, slots)
+
+
 def paged_decode(
     q: torch.Tensor,  # [S, Hq, D] one query per sequence
     k_pool: torch.Tensor,  # [num_blocks, block_tokens, Hkv, D]

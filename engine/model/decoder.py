@@ -152,10 +152,12 @@ class Decoder:
         q, k, v = qkv.split(heads, 1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = layer.q_norm(q), layer.k_norm(k)
-        if layer.rope is not None:
-            ops.rotary(q, k, *step.turns[layer.rope])
         group = self._places[index][0]
-        ops.store_kv(k, v, k_pool, v_pool, step.batch.slots[group])
+        slots = step.batch.slots[group]
+        if layer.rope is not None:
+            ops.turn_and_store(q, k, v, *step.turns[layer.rope], k_pool, v_pool, slots)
+        else:
+            ops.store_kv(k, v, k_pool, v_pool, slots)
         tables = step.batch.block_tables[group]
         return self._read(layer, q, step, tables, k_pool, v_pool).flatten(1)
 

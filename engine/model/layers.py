@@ -97,7 +97,7 @@ class HeadNorm(Protocol):
 @dataclass(frozen=True, slots=True)
 class Mlp:
     up: Linear  # hidden -> intermediate, twice that where it is gated
-    activate: Callable[[torch.Tensor], torch.Tensor]
+    activate: Callable[[torch.Tensor], torch.Tensor] | None  # None = `down` does it
     down: Linear
 
     @property
@@ -105,6 +105,9 @@ class Mlp:
         return self.up.num_bytes + self.down.num_bytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.activate is None:
+            assert isinstance(self.down, CodesLinear)
+            return self.down.after_silu(self.up(x))
         return self.down(self.activate(self.up(x)))
 
 
@@ -232,7 +235,10 @@ class LayerReader:
         elif config.activation != "silu":
             activate = functools.partial(ops.act_mul, kind=config.activation)
         up = self._linear(index, names, config.mlp_bias)
-        return Mlp(up, activate, self._linear(index, [f"{part}.down_proj"], config.mlp_bias))
+        down = self._linear(index, [f"{part}.down_proj"], config.mlp_bias)
+        if isinstance(down, CodesLinear) and activate == ops.silu_mul:
+            return Mlp(up, None, down)
+        return Mlp(up, activate, down)
 
     def _qkv(self, index: int) -> Linear:
         config = self._config

@@ -197,6 +197,12 @@ class CodesLinear:
 
         return multiply(x, self.packed, self.bits, self._num_rows, self._bias)
 
+    def after_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[M, 2 * columns]: silu(gate) * up is computed on the way."""
+        from kernels.cpu.products import multiply
+
+        return multiply(gate_up, self.packed, self.bits, self._num_rows, self._bias, gated=True)
+
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """[n] numbers of rows -> [n, columns] float32: a tied embedding's look-up."""
         from kernels.cpu.products import unpack_rows

@@ -14,8 +14,9 @@ import numba
 import numpy as np
 
 from kernels.cpu.attention_parts import ITEM, SPLIT_KEYS, TILE, find_rows, mark
+from kernels.cpu.emit import LANES, tile_shape
 from kernels.cpu.jit import address, kernel, narrow, widen
-from kernels.cpu.vector import LANES, add_rows, score_keys, soften, take, tile_shape
+from kernels.cpu.vector import add_rows, prefetch, score_keys, soften, take
 
 
 def can_read_rows(dim: int, v_dim: int, per_word: int) -> bool:
@@ -95,6 +96,17 @@ def rows_kernel(
                     for t in range(TILE):
                         k_spots[t] = k_at + rows[t] * k_bytes
                         v_spots[t] = v_at + rows[t] * v_bytes
+                    # Rows lie apart, so the machine does not guess which comes next.
+                    for t in range(count):
+                        for line in range(0, v_bytes, 64):
+                            prefetch(v_spots[t] + line)
+                    if start + TILE < end:
+                        find_rows(
+                            table, start + TILE, oldest, end, block_tokens, kv_heads, head, rows
+                        )
+                        for t in range(TILE):
+                            for line in range(0, k_bytes, 64):
+                                prefetch(k_at + rows[t] * k_bytes + line)
                     for t in range(0, count, LANES):
                         for g in range(group):
                             score_keys(

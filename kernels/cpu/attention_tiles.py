@@ -15,16 +15,9 @@ import numba
 import numpy as np
 
 from kernels.cpu.attention_parts import ITEM, SPLIT_KEYS, TILE, find_rows, mark
+from kernels.cpu.emit import LANES, tile_shape
 from kernels.cpu.jit import address, kernel, narrow, widen
-from kernels.cpu.vector import (
-    LANES,
-    interleave,
-    soften,
-    take,
-    tile_product,
-    tile_shape,
-    transpose_words,
-)
+from kernels.cpu.vector import interleave, soften, take, tile_product, transpose_words
 
 # Rows of an item, query heads of the group counted: keys are packed once for so many.
 MOST_ROWS = 192

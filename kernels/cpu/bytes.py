@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from kernels.cpu.vector import LANES, Emitter, Registers, emitting, has_feature
+from kernels.cpu.emit import LANES, Emitter, Registers, emitting, has_feature, load_floats
 
 GROUP = 32  # weights of a row that share a scale and a minimum
 HALF = 16  # activations that share a scale
@@ -74,29 +74,34 @@ def _dot_half(e: Emitter, total: Any, codes: Any, signed: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def quantise(typingctx: Any, x: Any, codes: Any, scale: Any, bf16: Any) -> Any:
+def quantise(
+    typingctx: Any, x: Any, up: Any, codes: Any, scale: Any, bf16: Any, gated: Any
+) -> Any:  # fmt: skip
     """16 activations -> signed bytes of one scale; returns scale times the sum of the bytes.
 
     Args:
         x: address of float32, or bf16 where the constant `bf16` is 1.
+        up: where the constant `gated` is 1, address of what silu(x) is multiplied with first.
         codes, scale: addresses of 16 bytes, and of a float32.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x_at, codes_at, scale_at = args[:3]
-        return _quantise(Emitter(builder), x_at, codes_at, scale_at, bf16.literal_value)
+        emitter, constants = Emitter(builder), (bf16.literal_value, gated.literal_value)
+        return _quantise(emitter, args[0], args[1], args[2], args[3], *constants)
 
-    if getattr(bf16, "literal_value", None) is None:
+    if None in (getattr(kind, "literal_value", None) for kind in (bf16, gated)):
         return None
-    return types.float32(types.intp, types.intp, types.intp, bf16), codegen
+    return types.float32(*[types.intp] * 4, bf16, gated), codegen
 
 
-def _quantise(e: Emitter, x: Any, codes: Any, scale: Any, bf16: int) -> Any:
+def _quantise(
+    e: Emitter, x: Any, up: Any, codes: Any, scale: Any, bf16: int, gated: int
+) -> Any:  # fmt: skip
     builder, start = e.builder, e.i64(0)
-    if bf16:
-        values = e.widen(e.load(x, start, ir.VectorType(_I16, LANES), align=2))
-    else:
-        values = e.load(x, start, _FLOATS)
+    values = load_floats(e, x, start, bf16)
+    if gated:
+        grown = e.add(e.exp(builder.fneg(values)), e.number(1.0))
+        values = e.mul(builder.fdiv(values, grown), load_floats(e, up, start, bf16))
     # "maximum", other than "max", lets a NaN through: a broken row must not look whole again.
     sizes = e.call("llvm.fabs.v16f32", _FLOATS, (values,))
     largest = e.call("llvm.vector.reduce.fmaximum.v16f32", _F32, (sizes,))
@@ -117,7 +122,8 @@ def _quantise(e: Emitter, x: Any, codes: Any, scale: Any, bf16: int) -> Any:
 @intrinsic(prefer_literal=True)
 def byte_product(
     typingctx: Any, codes: Any, codes_row: Any, scales: Any, sums: Any, scales_row: Any,
-    weights: Any, weights_row: Any, out: Any, num_groups: Any, rows: Any, vectors: Any, bits: Any,
+    weights: Any, weights_row: Any, out: Any, num_groups: Any, rows: Any, most: Any, vectors: Any,
+    bits: Any,
 ) -> Any:  # fmt: skip
     """out[rows, 16 * vectors] float32, of quantised rows and packed weights.
 
@@ -127,19 +133,32 @@ def byte_product(
         sums: address of scale times sum of a group, one a group; rows are scales_row / 2 apart.
         weights: address of 16 rows' groups as `kernels.cpu.products` packs them.
         weights_row: bytes from 16 rows to the next.
-        rows, vectors, bits: constants.
+        rows: 1 to `most`. most, vectors, bits: constants.
     """
     args = (
         codes, codes_row, scales, sums, scales_row, weights, weights_row, out, num_groups,
-        rows, vectors, bits,
+        rows, most, vectors, bits,
     )  # fmt: skip
-    return emitting(args, 3, _byte_product)
+    return emitting(args, 3, _byte_products)
 
 
-def _byte_product(
-    e: Emitter, codes: Any, codes_row: Any, scales: Any, sums: Any, scales_row: Any, weights: Any,
-    weights_row: Any, out: Any, num_groups: Any, rows: int, vectors: int, bits: int,
-) -> None:  # fmt: skip
+def _byte_products(e: Emitter, *args: Any) -> None:
+    """A product for each number of rows, of which one is jumped to."""
+    *operands, rows, most, vectors, bits = args
+    builder = e.builder
+    cases = [builder.append_basic_block(f"rows{n}") for n in range(1, most + 1)]
+    after = builder.append_basic_block("after")
+    chosen = builder.switch(rows, cases[-1])
+    for n, case in enumerate(cases, 1):
+        chosen.add_case(e.i64(n), case)
+        builder.position_at_end(case)
+        _byte_product(e, operands, n, vectors, bits)
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
+def _byte_product(e: Emitter, operands: list[Any], rows: int, vectors: int, bits: int) -> None:
+    codes, codes_row, scales, sums, scales_row, weights, weights_row, out, num_groups = operands
     builder = e.builder
     total = Registers(builder, rows * vectors)
     for i in range(rows * vectors):

@@ -1,4 +1,4 @@
-"""store_kv and copy_blocks on the CPU."""
+"""store_kv, alone and after rotary, and copy_blocks on the CPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 import torch
 
 from kernels import reference
-from kernels.cpu.jit import address, kernel, narrow, widen
+from kernels.cpu import rows
+from kernels.cpu.emit import LANES
+from kernels.cpu.jit import address, kernel, lock_threads, narrow, widen
 from kernels.cpu.tensors import KINDS, check_pools, packed_rows
+from kernels.cpu.vector import move, turn
 
 copy_blocks = reference.copy_blocks  # two gathers and two scatters; nothing to gain
 
@@ -47,6 +50,24 @@ def store_kv(
     slots: torch.Tensor,  # [T] int64
 ) -> None:
     """As the reference."""
+    _check_stored(k, v, k_pool, v_pool, slots)
+    if not len(slots):
+        return
+    k, v, slots = packed_rows(k), packed_rows(v), slots.contiguous()
+    _store_kernel(KINDS[k.dtype], KINDS[k_pool.dtype])(
+        k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), k_pool.data_ptr(),
+        v_pool.data_ptr(), slots.data_ptr(), len(slots), k_pool.shape[0] * k_pool.shape[1],
+        k.shape[1] * k.shape[2], v.shape[1] * v.shape[2],
+    )  # fmt: skip
+
+
+def _check_stored(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    slots: torch.Tensor,
+) -> None:
     fits = k.shape[1:] == k_pool.shape[2:] and v.shape[1:] == v_pool.shape[2:]
     if not fits or k.shape[:2] != v.shape[:2] or slots.shape != k.shape[:1]:
         raise ValueError(
@@ -56,11 +77,92 @@ def store_kv(
     if slots.dtype != torch.int64 or k.dtype != v.dtype or k.dtype not in KINDS:
         raise ValueError(f"slots of {slots.dtype}, k of {k.dtype}, v of {v.dtype}")
     check_pools(k_pool, v_pool)
+
+
+# --- rotary and store -----------------------------------------------------------------------------
+
+_FEW_TOKENS = 8  # stored by one thread: two take longer to start
+
+
+@numba.njit(inline="always")
+def _turn_and_store_token(
+    q, q_heads, k, v, kv_heads, dim, half, cos, sin, k_slot, v_slot, size, bf16, pool_bf16,
+    pool_size,
+):  # fmt: skip
+    """One token: addresses of its rows of Q, K and V, of its angles and of its slot, 0 if none."""
+    for head in range(q_heads + kv_heads):
+        at = q + head * dim * size if head < q_heads else k + (head - q_heads) * dim * size
+        for i in range(0, half, LANES):
+            turn(at + i * size, half, cos + i * 4, sin + i * 4, bf16)
+    if k_slot != 0:
+        for i in range(0, kv_heads * dim, LANES):
+            move(k + i * size, k_slot + i * pool_size, bf16, pool_bf16)
+            move(v + i * size, v_slot + i * pool_size, bf16, pool_bf16)
+
+
+@functools.cache
+def _turn_and_store_kernel(kind: type, kv_kind: type) -> Any:
+    bf16, pool_bf16 = int(kind is np.uint16), int(kv_kind is np.uint16)
+    size, pool_size = 4 - 2 * bf16, 4 - 2 * pool_bf16
+
+    @kernel(parallel=True)
+    def turn_and_store(
+        q_at, q_row, q_heads, k_at, k_row, v_at, v_row, kv_heads, dim, half, cos_at, sin_at,
+        k_pool_at, v_pool_at, slots_at, num_tokens, num_slots,
+    ):  # fmt: skip
+        slots = numba.carray(address(slots_at), num_tokens, np.int64)
+        width = kv_heads * dim * pool_size
+        if num_tokens < _FEW_TOKENS:
+            for t in range(num_tokens):
+                is_kept = 0 <= slots[t] < num_slots
+                k_slot = k_pool_at + slots[t] * width if is_kept else 0
+                _turn_and_store_token(
+                    q_at + t * q_row * size, q_heads, k_at + t * k_row * size,
+                    v_at + t * v_row * size, kv_heads, dim, half, cos_at + t * half * 8,
+                    sin_at + t * half * 8, k_slot, v_pool_at + slots[t] * width, size, bf16,
+                    pool_bf16, pool_size,
+                )  # fmt: skip
+        else:
+            for t in numba.prange(num_tokens):
+                is_kept = 0 <= slots[t] < num_slots
+                k_slot = k_pool_at + slots[t] * width if is_kept else 0
+                _turn_and_store_token(
+                    q_at + t * q_row * size, q_heads, k_at + t * k_row * size,
+                    v_at + t * v_row * size, kv_heads, dim, half, cos_at + t * half * 8,
+                    sin_at + t * half * 8, k_slot, v_pool_at + slots[t] * width, size, bf16,
+                    pool_bf16, pool_size,
+                )  # fmt: skip
+
+    return turn_and_store
+
+
+def turn_and_store(
+    q: torch.Tensor,  # [T, Hq, D], changed in place
+    k: torch.Tensor,  # [T, Hkv, D], changed in place
+    v: torch.Tensor,  # [T, Hkv, D]
+    cos: torch.Tensor,  # [T, rotary_dim]
+    sin: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    slots: torch.Tensor,  # [T] int64
+) -> None:
+    """As the reference."""
+    dim, rotary_dim = q.shape[2], cos.shape[1]
+    whole = rotary_dim % (2 * LANES) == 0 and k.shape[1] * dim % LANES == 0
+    packed = all(packed_rows(x) is x for x in (q, k, v)) and slots.is_contiguous()
+    if not whole or not packed or k.shape != v.shape:
+        rows.rotary(q, k, cos, sin)
+        store_kv(k, v, k_pool, v_pool, slots)
+        return
+    rows.check_turned(q, k, cos, sin)
+    _check_stored(k, v, k_pool, v_pool, slots)
     if not len(slots):
         return
-    k, v, slots = packed_rows(k), packed_rows(v), slots.contiguous()
-    _store_kernel(KINDS[k.dtype], KINDS[k_pool.dtype])(
-        k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), k_pool.data_ptr(),
-        v_pool.data_ptr(), slots.data_ptr(), len(slots), k_pool.shape[0] * k_pool.shape[1],
-        k.shape[1] * k.shape[2], v.shape[1] * v.shape[2],
-    )  # fmt: skip
+    cos, sin = cos.contiguous(), sin.contiguous()
+    with lock_threads():
+        _turn_and_store_kernel(KINDS[k.dtype], KINDS[k_pool.dtype])(
+            q.data_ptr(), q.stride(0), q.shape[1], k.data_ptr(), k.stride(0), v.data_ptr(),
+            v.stride(0), k.shape[1], dim, rotary_dim // 2, cos.data_ptr(), sin.data_ptr(),
+            k_pool.data_ptr(), v_pool.data_ptr(), slots.data_ptr(), len(slots),
+            k_pool.shape[0] * k_pool.shape[1],
+        )  # fmt: skip

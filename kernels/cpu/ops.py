@@ -13,4 +13,5 @@ OPS = {
     "add_rms_norm": rows.add_rms_norm,
     "rotary": rows.rotary,
     "silu_mul": rows.silu_mul,
+    "turn_and_store": cache_ops.turn_and_store,
 }

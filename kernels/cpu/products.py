@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from kernels.cpu.bytes import GROUP, HALF, byte_product, group_bytes, quantise
+from kernels.cpu.emit import LANES
 from kernels.cpu.jit import address, kernel, lock_threads, narrow, scratch
 from kernels.cpu.tensors import KINDS
-from kernels.cpu.vector import LANES, take
+from kernels.cpu.vector import take
 
 _VECTORS = 2  # of 16 weight rows in a tile
 _ROWS = 6  # of x in a tile, at most: 12 sums and 12 dots in 32 registers
@@ -64,8 +65,22 @@ def unpack_rows(packed: torch.Tensor, rows: torch.Tensor, bits: int) -> torch.Te
     return torch.addcmul(least, codes.float(), scale).flatten(1)
 
 
+@numba.njit(inline="always")
+def _quantise_row(x, x_bytes, groups, codes, scales, sums, is_bf16, gated):
+    """A row of x at an address -> codes and scales at theirs, and the sums of its groups."""
+    for g in range(groups):
+        total = np.float32(0)
+        for half in range(2):
+            place = g * GROUP + half * HALF
+            total += quantise(
+                x + place * x_bytes, x + (groups * GROUP + place) * x_bytes, codes + place,
+                scales + (2 * g + half) * 4, is_bf16, gated,
+            )  # fmt: skip
+        sums[g] = total
+
+
 @functools.cache
-def _kernel(kind: type, bits: int) -> Any:
+def _kernel(kind: type, bits: int, gated: int) -> Any:
     is_bf16 = int(kind is np.uint16)
     size = group_bytes(bits)
     width = _VECTORS * LANES
@@ -80,31 +95,18 @@ def _kernel(kind: type, bits: int) -> Any:
         sums = numba.carray(address(sums_at), num_rows * groups, np.float32)
         out = numba.carray(address(out_at), (num_rows, columns), kind)
         bias = numba.carray(address(bias_at), columns, np.float32)
-        threads = workers if num_rows > _FEW_ROWS else 1
-        if threads == 1:
-            for i in range(num_rows * groups):
-                row, g = i // groups, i % groups
-                total = np.float32(0)
-                for half in range(2):
-                    place = g * GROUP + half * HALF
-                    total += quantise(
-                        x_at + (row * x_row + place) * x_bytes, codes_at + i * GROUP + half * HALF,
-                        scales_at + (2 * i + half) * 4, is_bf16,
-                    )  # fmt: skip
-                sums[i] = total
+        if num_rows <= _FEW_ROWS:
+            for row in range(num_rows):
+                _quantise_row(
+                    x_at + row * x_row * x_bytes, x_bytes, groups, codes_at + row * groups * GROUP,
+                    scales_at + row * groups * 8, sums[row * groups :], is_bf16, gated,
+                )  # fmt: skip
         else:
             for row in numba.prange(num_rows):
-                for g in range(groups):
-                    i = row * groups + g
-                    total = np.float32(0)
-                    for half in range(2):
-                        place = g * GROUP + half * HALF
-                        total += quantise(
-                            x_at + (row * x_row + place) * x_bytes,
-                            codes_at + i * GROUP + half * HALF,
-                            scales_at + (2 * i + half) * 4, is_bf16,
-                        )  # fmt: skip
-                    sums[i] = total
+                _quantise_row(
+                    x_at + row * x_row * x_bytes, x_bytes, groups, codes_at + row * groups * GROUP,
+                    scales_at + row * groups * 8, sums[row * groups :], is_bf16, gated,
+                )  # fmt: skip
         stripes = (num_rows + _ROWS - 1) // _ROWS
         for worker in numba.prange(workers):
             tile_at = tiles_at + worker * _ROWS * width * 4
@@ -121,36 +123,10 @@ def _kernel(kind: type, bits: int) -> Any:
                     rows = (stripe + 1) * num_rows // stripes - row
                     codes, scales = codes_at + row * groups * GROUP, scales_at + row * groups * 8
                     some = sums_at + row * groups * 4
-                    if rows == 1:
-                        byte_product(
-                            codes, groups * GROUP, scales, some, 2 * groups, weights,
-                            groups * size, tile_at, groups, 1, _VECTORS, bits,
-                        )  # fmt: skip
-                    elif rows == 2:
-                        byte_product(
-                            codes, groups * GROUP, scales, some, 2 * groups, weights,
-                            groups * size, tile_at, groups, 2, _VECTORS, bits,
-                        )  # fmt: skip
-                    elif rows == 3:
-                        byte_product(
-                            codes, groups * GROUP, scales, some, 2 * groups, weights,
-                            groups * size, tile_at, groups, 3, _VECTORS, bits,
-                        )  # fmt: skip
-                    elif rows == 4:
-                        byte_product(
-                            codes, groups * GROUP, scales, some, 2 * groups, weights,
-                            groups * size, tile_at, groups, 4, _VECTORS, bits,
-                        )  # fmt: skip
-                    elif rows == 5:
-                        byte_product(
-                            codes, groups * GROUP, scales, some, 2 * groups, weights,
-                            groups * size, tile_at, groups, 5, _VECTORS, bits,
-                        )  # fmt: skip
-                    else:
-                        byte_product(
-                            codes, groups * GROUP, scales, some, 2 * groups, weights,
-                            groups * size, tile_at, groups, 6, _VECTORS, bits,
-                        )  # fmt: skip
+                    byte_product(
+                        codes, groups * GROUP, scales, some, 2 * groups, weights, groups * size,
+                        tile_at, groups, rows, _ROWS, _VECTORS, bits,
+                    )  # fmt: skip
                     for r in range(rows):
                         for i in range(last):
                             value = tile[r, i]
@@ -167,11 +143,21 @@ def multiply(
     bits: int,
     num_rows: int,  # of the matrix
     bias: torch.Tensor | None,  # [num_rows] float32
+    gated: bool = False,
 ) -> torch.Tensor:  # [M, num_rows], in x's dtype
-    """x times the matrix. A row's result does not hang on its company."""
-    m, columns = x.shape
+    """x times the matrix. A row's result does not hang on its company.
+
+    Args:
+        gated: x is [M, 2 * columns], and what is multiplied silu(first half) * second half.
+    """
+    m, columns = x.shape[0], x.shape[1] // (1 + gated)
     blocks, groups = packed.shape[:2]
-    if columns != groups * GROUP or x.dtype not in KINDS or not packed.is_contiguous():
+    if (
+        columns != groups * GROUP
+        or x.shape[1] != columns * (1 + gated)
+        or x.dtype not in KINDS
+        or not packed.is_contiguous()
+    ):
         raise ValueError(f"{tuple(x.shape)} of {x.dtype} does not go with {groups} groups")
     out = torch.empty((m, num_rows), dtype=x.dtype)
     if not m:
@@ -184,7 +170,7 @@ def multiply(
         sizes = (64, m * columns, m * groups * 8, m * groups * 4, workers * _ROWS * _VECTORS * 64)
         ends = tuple(itertools.accumulate(-(-size // 64) * 64 for size in sizes))
         at = scratch(ends[-1])
-        _kernel(KINDS[x.dtype], bits)(
+        _kernel(KINDS[x.dtype], bits, int(gated))(
             x.data_ptr(), x.stride(0), m, groups, packed.data_ptr(), num_tiles,
             0 if bias is None else bias.data_ptr(), bias is not None, out.data_ptr(), num_rows,
             at + ends[0], at + ends[1], at + ends[2], at + ends[3], workers, at,

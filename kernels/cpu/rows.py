@@ -117,17 +117,23 @@ def rotary(
     sin: torch.Tensor,
 ) -> None:
     """As the reference; the heads of a row lie one after the other."""
+    check_turned(q, k, cos, sin)
     cos, sin = cos.contiguous(), sin.contiguous()
-    fits = cos.dtype == sin.dtype == torch.float32 and cos.shape == sin.shape
     for x in (q, k):
-        _check(x, x.ndim == 3 and fits and len(cos) == len(x) and cos.shape[1] <= x.shape[2])
-        if packed_rows(x) is not x:
-            raise ValueError(f"strides {x.stride()} cannot be turned in place")
         if x.numel():
             _rotary_kernel(KINDS[x.dtype])(
                 x.data_ptr(), x.stride(0), cos.data_ptr(), sin.data_ptr(),
                 x.shape[0], x.shape[1], x.shape[2], cos.shape[1] // 2,
             )  # fmt: skip
+
+
+def check_turned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Whether the angles go with Q and K, which can be turned where they lie."""
+    fits = cos.dtype == sin.dtype == torch.float32 and cos.shape == sin.shape
+    for x in (q, k):
+        _check(x, x.ndim == 3 and fits and len(cos) == len(x) and cos.shape[1] <= x.shape[2])
+        if packed_rows(x) is not x:
+            raise ValueError(f"strides {x.stride()} cannot be turned in place")
 
 
 @functools.cache

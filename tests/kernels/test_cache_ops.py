@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels import reference
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])
@@ -87,3 +89,22 @@ def test_copy_blocks_reads_all_before_it_writes(ops_for, dtype):
     for pool, old in ((k_pool, old_k), (v_pool, old_v)):
         assert torch.equal(pool[[4, 5, 0]], old[[0, 4, 2]])
         assert torch.equal(pool[[1, 2, 3]], old[[1, 2, 3]])
+
+
+@pytest.mark.parametrize("rotary_dim", [16, 32, 64])
+@pytest.mark.parametrize("num_tokens", [1, 5, 8, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_turn_and_store_is_both_ops(ops_for, dtype, num_tokens, rotary_dim):
+    """One pass over Q, K and V against the reference's two."""
+    noise = torch.Generator().manual_seed(num_tokens)
+    qkv = torch.randn(num_tokens, 5 + 2 * 2, 64, generator=noise).to(dtype)
+    angles = torch.randn(num_tokens, rotary_dim // 2, generator=noise).repeat(1, 2)
+    slots = torch.randperm(48, generator=noise)[:num_tokens]
+    results = []
+    for ops in (ops_for(torch.bfloat16), reference):
+        q, k, v = qkv.clone().split((5, 2, 2), 1)
+        pools = [torch.full((3, 16, 2, 64), 7.0, dtype=torch.bfloat16) for _ in range(2)]
+        ops.turn_and_store(q, k, v, angles.cos(), angles.sin(), *pools, slots)
+        results.append((q, k, *pools))
+    for got, right in zip(*results, strict=True):
+        torch.testing.assert_close(got.float(), right.float(), rtol=2**-7, atol=1e-5)

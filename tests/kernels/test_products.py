@@ -117,3 +117,17 @@ def test_lesser_machines(features, way):
         [sys.executable, "-m", "pytest", *tests], env=env, cwd=ROOT, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stdout[-3000:]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("num_rows", [1, 6, 19])
+def test_after_silu(num_rows, bits):
+    packed, floats = matrix(50, 96, bits)
+    noise = torch.Generator().manual_seed(num_rows)
+    gate, up = torch.randn(2, num_rows, 96, generator=noise)
+    got = products.multiply(torch.cat((gate, up), 1), packed, bits, 50, None, gated=True)
+    plain = products.multiply(torch.nn.functional.silu(gate) * up, packed, bits, 50, None)
+    # silu in another order of operations: a code may round to the next one.
+    torch.testing.assert_close(got, plain, rtol=0, atol=0.01 * float(floats.abs().max()))
+    with pytest.raises(ValueError, match="groups"):
+        products.multiply(gate, packed, bits, 50, None, gated=True)

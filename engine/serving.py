@@ -67,6 +67,7 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
     # Imported here: the loader brings gguf and safetensors, 0.2 s that an engine without a model
     # need not pay.
     from engine.model.loader import load_model
+    from engine.warm_up import warm_up
 
     device = choose_device(config)
     model = load_model(path, config, device, lambda f, note: progress(0.9 * f, note))
@@ -88,6 +89,8 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
             f"a pool of {num_blocks:,} blocks holds no prompt of this model, whose layers take "
             f"{len(kv.groups)} blocks at a time; ask for more blocks"
         )
+    progress(0.98, "Compiling for this processor: once, then it is kept")
+    warm_up(model, cache, config.block_tokens, limit, device)
     return Serving(info, model, text, cache, pool, scheduler, device, limit)
 
 

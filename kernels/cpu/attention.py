@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernels.cpu import attention_rows, attention_tiles
-from kernels.cpu.attention_parts import find_items, merge_kernel
+from kernels.cpu.attention_parts import find_items, find_row_items, merge_kernel
 from kernels.cpu.jit import lock_threads, scratch
 from kernels.cpu.tensors import KINDS, as_per_head, check_paged, packed_rows
 
@@ -76,40 +76,41 @@ def _attend(
     group, per_word = num_heads // kv_heads, 4 // k_pool.element_size()
     sinks = as_per_head(sinks, num_heads, torch.float32)
     alibi = as_per_head(alibi, num_heads, *KINDS)
-    kinds = (
-        KINDS[q.dtype], KINDS[k_pool.dtype], sinks is not None,
-        None if alibi is None else KINDS[alibi.dtype],
-    )  # fmt: skip
-    has_single_rows = starts[-1] == len(starts) - 1
-    if has_single_rows and attention_rows.can_read_rows(dim, v_dim, per_word):
-        attend = attention_rows.rows_kernel(dim, v_dim, group, *kinds)
-        scratch_bytes = attention_rows.scratch(dim, v_dim, group, per_word)[1]
-        most_rows, per_item = attention_rows.most_rows_of(v_dim, group), 1
-    else:
-        attend = attention_tiles.tiles_kernel(dim, v_dim, group, *kinds)
-        scratch_bytes = attention_tiles.scratch(dim, v_dim, group, per_word)[1]
-        most_rows, per_item = attention_tiles.most_rows_of(group)
+    kinds = (KINDS[q.dtype], KINDS[k_pool.dtype])
+    slopes = None if alibi is None else alibi.float()
+    rounds = alibi is not None and alibi.dtype == torch.bfloat16
     contexts = tuple(context_lens.tolist())
-    items, merges, num_parts = find_items(starts, contexts, kv_heads, per_item, window)
+    has_single_rows = starts == tuple(range(len(starts)))
+    if has_single_rows and attention_rows.can_read_rows(dim, v_dim, per_word):
+        shape, worker_bytes, constants, most_rows = attention_rows.shape_of(
+            dim, v_dim, group, per_word
+        )
+        attend = attention_rows.rows_kernel(*kinds, *constants)
+        items, merges, num_parts = find_row_items(contexts, kv_heads, window)
+    else:
+        shape, worker_bytes, v_vectors = attention_tiles.shape_of(dim, v_dim, group, per_word)
+        attend = attention_tiles.tiles_kernel(*kinds, v_vectors)
+        most_rows, per_item = attention_tiles.most_rows_of(group)
+        items, merges, num_parts = find_items(starts, contexts, kv_heads, per_item, window)
     out = torch.empty((num_tokens, num_heads, v_dim), dtype=q.dtype)
     if not len(items):
         return out
     q, tables = packed_rows(q), block_tables.contiguous()
     with lock_threads():
         workers = min(torch.get_num_threads(), len(items))
-        counter_at = scratch(64 + workers * scratch_bytes + num_parts * most_rows * (v_dim + 2) * 4)
-        parts_at = counter_at + 64 + workers * scratch_bytes
+        counter_at = scratch(64 + workers * worker_bytes + num_parts * most_rows * (v_dim + 2) * 4)
+        parts_at = counter_at + 64 + workers * worker_bytes
         attend(
             q.data_ptr(), q.stride(0), k_pool.data_ptr(), v_pool.data_ptr(),
             k_pool.shape[0] * k_pool.shape[1], tables.data_ptr(), tables.shape[1],
             items.data_ptr(), len(items), out.data_ptr(), num_tokens, kv_heads, k_pool.shape[1],
             float(scale), int(window), float(softcap), 0 if sinks is None else sinks.data_ptr(),
-            0 if alibi is None else alibi.data_ptr(), float(alibi_scale),
-            counter_at + 64, parts_at, num_parts, workers, counter_at,
+            0 if slopes is None else slopes.data_ptr(), int(rounds), float(alibi_scale),
+            shape.data_ptr(), counter_at + 64, parts_at, num_parts, workers, counter_at,
         )  # fmt: skip
         if len(merges):
-            merge_kernel(v_dim, group, most_rows, kinds[0])(
+            merge_kernel(kinds[0])(
                 merges.data_ptr(), len(merges), parts_at, num_parts, out.data_ptr(),
-                num_tokens, num_heads,
+                num_tokens, num_heads, v_dim, group, most_rows,
             )  # fmt: skip
     return out

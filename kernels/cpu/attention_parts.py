@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -10,11 +11,14 @@ import numba
 import numpy as np
 import torch
 
+from kernels.cpu.emit import LANES
 from kernels.cpu.jit import address, exp, kernel, narrow, widen
 
 TILE = 64  # keys whose scores are held at once
 SPLIT_KEYS = 512  # keys of an item, where few rows see more
+ROW_SPLIT_KEYS = 256  # the same of single rows
 ITEM, MERGE = 7, 5  # numbers that describe one, see `find_items`
+SHAPE = 16  # numbers that describe a model's heads and a worker's memory, at most
 
 
 @numba.njit(inline="always")
@@ -36,20 +40,21 @@ def find_rows(table, start, oldest, end, block_tokens, kv_heads, head, rows):
 
 
 @numba.njit(inline="always")
-def mark(
-    scores, row, start, place, window, scale, softcap, has_alibi, slopes, query_head, alibi_scale
-):
+def mark(scores, row, start, place, window, scale, softcap, slope, alibi_scale, rounded):
     """Scores of a row at `place` with keys from `start` on: scaled, capped, biased, masked."""
     for t in range(TILE):
         scores[row, t] *= np.float32(scale)
     if softcap > 0:
         for t in range(TILE):
             scores[row, t] = softcap * math.tanh(scores[row, t] / softcap)
-    if has_alibi:
+    if slope != 0:
         for t in range(TILE):
-            far = widen(narrow(slopes, np.float32(start + t)))
-            bias = narrow(slopes, widen(slopes[query_head]) * far)
-            scores[row, t] += widen(bias) * np.float32(alibi_scale)
+            far = np.float32(start + t)
+            if len(rounded):  # as a model in bf16 computes its bias
+                far = widen(narrow(rounded, far))
+                scores[row, t] += widen(narrow(rounded, slope * far)) * np.float32(alibi_scale)
+            else:
+                scores[row, t] += slope * far * np.float32(alibi_scale)
     for t in range(max(0, place - start + 1), TILE):
         scores[row, t] = -np.inf
     if window > 0:
@@ -58,11 +63,14 @@ def mark(
 
 
 @functools.cache
-def merge_kernel(v_dim: int, group: int, most_rows: int, q_kind: type) -> Any:
+def merge_kernel(q_kind: type) -> Any:
     """Parts of the same rows over other keys -> what one item over all of them would be."""
 
     @kernel()
-    def merge(merges_at, num_merges, partial_at, num_parts, out_at, num_tokens, num_heads):
+    def merge(
+        merges_at, num_merges, partial_at, num_parts, out_at, num_tokens, num_heads, v_dim, group,
+        most_rows,
+    ):  # fmt: skip
         merges = numba.carray(address(merges_at), (num_merges, MERGE), np.int64)
         parts = numba.carray(address(partial_at), (num_parts, most_rows, v_dim + 2), np.float32)
         out = numba.carray(address(out_at), (num_tokens, num_heads, v_dim), q_kind)
@@ -97,7 +105,7 @@ def find_items(
     per_item: int,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """(items, merges, number of parts), dearest items first.
+    """(items, merges, number of parts) of chunks, dearest items first.
 
     An item: sequence, KV head, first row, its place, number of rows, first key, part or -1.
     A merge: KV head, first row, number of rows, first part, number of parts.
@@ -122,8 +130,63 @@ def find_items(
                     items.append((seq, head, start + row, place, rows, key, num_parts))
                     num_parts += 1
     items.sort(key=lambda item: -item[4] * (item[3] + item[4] - item[5]))
+    return _as_tensors(items, merges, num_parts)
+
+
+@functools.lru_cache(maxsize=8)
+def find_row_items(
+    contexts: tuple[int, ...], kv_heads: int, window: int
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The same of single rows. An item has all KV heads, which lie side by side in memory: in the
+    place of the head is the number of parts from one head to the next."""
+    items: list[tuple[int, ...]] = []
+    merges: list[tuple[int, ...]] = []
+    num_parts = 0
+    for seq, context in enumerate(contexts):
+        first = max(0, context - window) if window else 0
+        keys = range(first, context, ROW_SPLIT_KEYS)
+        if len(keys) == 1:
+            items.append((seq, 0, seq, context - 1, 1, first, -1))
+            continue
+        for head in range(kv_heads):
+            merges.append((head, seq, 1, num_parts + head * len(keys), len(keys)))
+        for part, key in enumerate(keys):
+            items.append((seq, len(keys), seq, context - 1, 1, key, num_parts + part))
+        num_parts += kv_heads * len(keys)
+    items.sort(key=lambda item: -min(item[3] + 1 - item[5], ROW_SPLIT_KEYS))
+    return _as_tensors(items, merges, num_parts)
+
+
+def _as_tensors(
+    items: list[tuple[int, ...]], merges: list[tuple[int, ...]], num_parts: int
+) -> tuple[torch.Tensor, torch.Tensor, int]:
     return (
         torch.tensor(items, dtype=torch.int64).view(-1, ITEM),
         torch.tensor(merges, dtype=torch.int64).view(-1, MERGE),
         num_parts,
     )
+
+
+# --- a worker's memory ----------------------------------------------------------------------------
+
+
+def vectors_of(v_dim: int, most: int) -> int:
+    """Vectors of V in a tile of sums: few kinds, for each is compiled."""
+    needed = -(-v_dim // LANES)
+    return next(n for n in (4, 2, 1) if n <= most and needed % n == 0)
+
+
+def _ends(sizes: tuple[int, ...]) -> list[int]:
+    return list(itertools.accumulate(-(-size // 64) * 64 for size in sizes))
+
+
+def worker_bytes(sizes: tuple[int, ...]) -> int:
+    """Of pieces of so many bytes, each from a multiple of 64 on."""
+    return _ends(sizes)[-1]
+
+
+def shape_tensor(numbers: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+    """[SHAPE] int64: the numbers, the bytes of a worker's memory, where its pieces begin but the
+    first, which begins at 0."""
+    values = [*numbers, worker_bytes(sizes), *_ends(sizes)[:-1]]
+    return torch.tensor(values + [0] * (SHAPE - len(values)), dtype=torch.int64)

@@ -8,13 +8,23 @@ go over the tile: scores, softmax, sums.
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
 import numba
 import numpy as np
+import torch
 
-from kernels.cpu.attention_parts import ITEM, SPLIT_KEYS, TILE, find_rows, mark
+from kernels.cpu.attention_parts import (
+    ITEM,
+    SHAPE,
+    SPLIT_KEYS,
+    TILE,
+    find_rows,
+    mark,
+    shape_tensor,
+    vectors_of,
+    worker_bytes,
+)
 from kernels.cpu.emit import LANES, tile_shape
 from kernels.cpu.jit import address, kernel, narrow, widen
 from kernels.cpu.vector import interleave, soften, take, tile_product, transpose_words
@@ -56,30 +66,28 @@ def _pack_values(values, packed, places, values_at, packed_at, dim, width, per_w
 
 
 @functools.cache
-def tiles_kernel(
-    dim: int, v_dim: int, group: int, q_kind: type, kv_kind: type, has_sinks: bool, alibi_kind: Any
-) -> Any:
-    """The kernel for one head size and group; what a model does not have costs it nothing."""
+def tiles_kernel(q_kind: type, kv_kind: type, v_vectors: int) -> Any:
+    """The kernel for all head sizes, groups and kinds of scoring: it is compiled once."""
 
-    has_alibi = alibi_kind is not None
-    slope_kind = alibi_kind or np.float32
     stripe, vectors = tile_shape()
     per_word = 2 if kv_kind is np.uint16 else 1
     pairs = per_word - 1
-    words = -(-dim // per_word)
-    v_vectors, width = _v_shape(v_dim, vectors)
     share_words, key_vectors = TILE // per_word, TILE // LANES
-    most_rows = most_rows_of(group)[0]
-    row_bytes = dim * 4 // per_word
-    offsets, scratch_bytes = scratch(dim, v_dim, group, per_word)
-    k_from, v_from, spots_from, total_from, scores_from, shares_from, rows_from = offsets
 
     @kernel(parallel=True)
     def attend(
         q_at, q_row, k_at, v_at, pool_slots, tables_at, table_row, items_at, num_items, out_at,
-        num_tokens, kv_heads, block_tokens, scale, window, softcap, sinks_at, alibi_at,
-        alibi_scale, scratch_at, partial_at, num_parts, workers, counter_at,
+        num_tokens, kv_heads, block_tokens, scale, window, softcap, sinks_at, slopes_at, rounds,
+        alibi_scale, shape_at, scratch_at, partial_at, num_parts, workers, counter_at,
     ):  # fmt: skip
+        shape = numba.carray(address(shape_at), SHAPE, np.int64)
+        dim, v_dim, group, most_rows, width = shape[0], shape[1], shape[2], shape[3], shape[4]
+        scratch_bytes, k_from, v_from, spots_from = shape[5], shape[6], shape[7], shape[8]
+        total_from, scores_from, shares_from, rows_from = (
+            shape[9], shape[10], shape[11], shape[12],
+        )  # fmt: skip
+        words = (dim + per_word - 1) // per_word
+        row_bytes = dim * 4 // per_word
         numba.carray(address(counter_at), 1, np.int64)[0] = 0
         q = numba.carray(address(q_at), num_tokens * q_row, q_kind)
         keys = numba.carray(address(k_at), pool_slots * kv_heads * dim, kv_kind)
@@ -87,7 +95,8 @@ def tiles_kernel(
         items = numba.carray(address(items_at), (num_items, ITEM), np.int64)
         out = numba.carray(address(out_at), (num_tokens, kv_heads * group, v_dim), q_kind)
         sinks = numba.carray(address(sinks_at), kv_heads * group, np.float32)
-        slopes = numba.carray(address(alibi_at), kv_heads * group, slope_kind)
+        slopes = numba.carray(address(slopes_at), kv_heads * group, np.float32)
+        rounded = numba.carray(address(counter_at), rounds, np.uint16)
         parts = numba.carray(address(partial_at), (num_parts, most_rows, v_dim + 2), np.float32)
         for worker in numba.prange(workers):
             base = scratch_at + worker * scratch_bytes
@@ -97,7 +106,8 @@ def tiles_kernel(
             spots = numba.carray(address(base + spots_from), TILE, np.int64)
             total = numba.carray(address(base + total_from), (most_rows, width), np.float32)
             scores = numba.carray(address(base + scores_from), (stripe, TILE), np.float32)
-            state = numba.carray(address(base + rows_from), (3, most_rows), np.float32)
+            state = numba.carray(address(base + rows_from), (4, most_rows), np.float32)
+            row_places = np.empty(most_rows, np.int64)
             places = np.empty(TILE, np.int64)
             for i in range(TILE * width):
                 packed[i] = 0
@@ -120,7 +130,9 @@ def tiles_kernel(
                     g, is_row = row % group, row < num_rows * group
                     state[0, row] = -np.inf
                     state[1, row] = 0
-                    if has_sinks and is_row and first <= oldest:
+                    state[3, row] = slopes[head * group + g] if slopes_at != 0 else 0
+                    row_places[row] = first_place + row // group
+                    if sinks_at != 0 and is_row and first <= oldest:
                         state[0, row] = sinks[head * group + g]
                         state[1, row] = 1
                     for d in range(width):
@@ -140,9 +152,9 @@ def tiles_kernel(
                         values, packed, places, v_at, base + v_from, v_dim, width, per_word
                     )
                     for row in range(0, used, stripe):
-                        if start > first_place + (row + stripe - 1) // group:
+                        if start > row_places[row + stripe - 1]:
                             continue
-                        if window > 0 and start + TILE <= first_place + row // group - window + 1:
+                        if window > 0 and start + TILE <= row_places[row] - window + 1:
                             continue
                         for column in range(0, TILE, LANES * vectors):
                             tile_product(
@@ -153,9 +165,8 @@ def tiles_kernel(
                         for r in range(stripe):
                             at = base + rows_from + (row + r) * 4
                             mark(
-                                scores, r, start, first_place + (row + r) // group, window, scale,
-                                softcap, has_alibi, slopes, head * group + (row + r) % group,
-                                alibi_scale,
+                                scores, r, start, row_places[row + r], window, scale, softcap,
+                                state[3, row + r], alibi_scale, rounded,
                             )  # fmt: skip
                             soften(
                                 base + scores_from + r * TILE * 4,
@@ -195,20 +206,18 @@ def most_rows_of(group: int) -> tuple[int, int]:
     return -(-query_rows * group // stripe) * stripe, query_rows
 
 
-def _v_shape(v_dim: int, vectors: int) -> tuple[int, int]:
-    """(vectors of a product with V, columns that V is filled up to)."""
-    needed = -(-v_dim // LANES)
-    at_once = min(range(min(vectors, needed), 0, -1), key=lambda n: -(-needed // n) * n)
-    return at_once, -(-needed // at_once) * at_once * LANES
-
-
 @functools.cache
-def scratch(dim: int, v_dim: int, group: int, per_word: int) -> tuple[tuple[int, ...], int]:
-    """Where K, V, addresses, sums, scores, shares and the rows' state lie behind the queries in a
-    worker's memory, and its size, in bytes."""
+def shape_of(dim: int, v_dim: int, group: int, per_word: int) -> tuple[torch.Tensor, int, int]:
+    """(numbers for the kernel, a worker's bytes of memory, vectors of a product with V).
+
+    The numbers: head sizes, group, rows of an item, columns that V is filled up to, bytes of a
+    worker's memory, and where in it K, V, addresses, sums, scores, shares and the rows' state lie
+    behind the queries.
+    """
     stripe, vectors = tile_shape()
     most_rows = most_rows_of(group)[0]
-    words, width = -(-dim // per_word), _v_shape(v_dim, vectors)[1]
+    v_vectors = vectors_of(v_dim, vectors)
+    words, width = -(-dim // per_word), -(-v_dim // LANES) * LANES
     sizes = (
         most_rows * words * 4,
         words * TILE * 4,
@@ -217,7 +226,10 @@ def scratch(dim: int, v_dim: int, group: int, per_word: int) -> tuple[tuple[int,
         most_rows * width * 4,
         stripe * TILE * 4,
         stripe * TILE * 4,
-        3 * most_rows * 4,
+        4 * most_rows * 4,
     )
-    ends = tuple(itertools.accumulate(-(-size // 64) * 64 for size in sizes))
-    return ends[:-1], ends[-1]
+    return (
+        shape_tensor((dim, v_dim, group, most_rows, width), sizes),
+        worker_bytes(sizes),
+        v_vectors,
+    )

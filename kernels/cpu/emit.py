@@ -19,7 +19,13 @@ from numba.core import types
 
 LANES = 16
 
-I16, I32, I64, F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+I8, I16, I32, I64, F32 = (
+    ir.IntType(8),
+    ir.IntType(16),
+    ir.IntType(32),
+    ir.IntType(64),
+    ir.FloatType(),
+)
 FLOATS = ir.VectorType(F32, LANES)
 INTS = ir.VectorType(I32, LANES)
 _FLAGS = ("reassoc", "contract", "nsz", "arcp")
@@ -84,6 +90,16 @@ class Emitter:
     def store(self, value: Any, address: Any, offset: Any, align: int = 4) -> None:
         stored = self.builder.store(value, self.at(address, offset, value.type))
         stored.align = align
+
+    def prefetch(self, address: Any, num_bytes: int) -> None:
+        """Ask for the cache lines that begin in so many bytes."""
+        kind = I8.as_pointer()
+        wanted = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
+        name, module = "llvm.prefetch.p0", self.builder.module
+        function = module.globals.get(name) or ir.Function(module, wanted, name)
+        for offset in range(0, num_bytes, 64):
+            pointer = self.at(address, self.i64(offset), I8)
+            self.builder.call(function, (pointer, I32(0), I32(3), I32(1)))  # read, keep close, data
 
     def splat(self, scalar: Any) -> Any:
         vector = ir.VectorType(scalar.type, LANES)

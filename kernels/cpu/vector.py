@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -157,38 +158,63 @@ def _transpose_words(e: Emitter, rows: Any, offset: Any, target: Any, target_row
 
 
 @intrinsic(prefer_literal=True)
-def score_keys(typingctx: Any, query: Any, keys: Any, scores: Any, words: Any, pairs: Any) -> Any:
+def score_keys(
+    typingctx: Any,
+    query: Any,
+    keys: Any,
+    ahead: Any,
+    scores: Any,
+    words: Any,
+    has_half: Any,
+    pairs: Any,
+) -> Any:
     """scores[i] = query · the key at keys[i], for 16 keys.
 
     Args:
         query: address of the row of float32, or bf16. keys: address of 16 addresses, int64.
+        ahead: address of 16 addresses of the keys that are needed next: they are asked for.
         scores: address of 16 float32.
-        words: of 4 bytes in a row, a multiple of 8. pairs: 1 where they are pairs of bf16.
+        words: of 4 bytes in a row, a multiple of 16 or, where the constant `has_half` is 1, of 8.
+        pairs: a constant, 1 where they are pairs of bf16.
     """
-    return emitting((query, keys, scores, words, pairs), 2, _score_keys)
+    return emitting((query, keys, ahead, scores, words, has_half, pairs), 2, _score_keys)
 
 
-def _score_keys(e: Emitter, query: Any, keys: Any, scores: Any, words: int, pairs: int) -> None:
+def _score_keys(
+    e: Emitter,
+    query: Any,
+    keys: Any,
+    ahead: Any,
+    scores: Any,
+    words: Any,
+    has_half: int,
+    pairs: int,
+) -> None:
     kind = INTS if pairs else FLOATS
-    offsets = range(0, words, LANES)
+    half = ir.VectorType(kind.element, LANES // 2)
 
-    def load(row: Any, offset: int) -> Any:
-        if offset + LANES <= words:
-            return e.load(row, e.i64(4 * offset), kind)
-        half = ir.VectorType(kind.element, LANES // 2)
-        loaded = e.load(row, e.i64(4 * offset), half)
-        zeros = ir.Constant(half, [0] * (LANES // 2))
+    def load_half(row: Any, offset: Any) -> Any:
+        loaded, zeros = e.load(row, offset, half), ir.Constant(half, [0] * (LANES // 2))
         return e.builder.shuffle_vector(loaded, zeros, ir.Constant(INTS, list(range(LANES))))
 
-    wanted = [load(query, offset) for offset in offsets]
-    sums = []
+    table = Registers(e.builder, LANES)
     for i in range(LANES):
-        row = e.load(keys, e.i64(8 * i), I64)
-        total = e.number(0.0)
-        for offset, part in zip(offsets, wanted, strict=True):
-            key = load(row, offset)
-            total = e.dot_pairs(total, part, key) if pairs else e.fma(part, key, total)
-        sums.append(total)
+        table[i] = e.number(0.0)
+
+    def add(load: Callable[[Any, Any], Any], offset: Any) -> None:
+        wanted = load(query, offset)
+        for i in range(LANES):
+            e.prefetch(e.builder.add(e.load(ahead, e.i64(8 * i), I64), offset), 64)
+            key = load(e.load(keys, e.i64(8 * i), I64), offset)
+            total = table[i]
+            table[i] = e.dot_pairs(total, wanted, key) if pairs else e.fma(wanted, key, total)
+
+    chunks = e.builder.sdiv(words, e.i64(LANES))
+    with e.count(chunks) as chunk:
+        add(lambda row, offset: e.load(row, offset, kind), e.bytes(chunk, 4 * LANES))
+    if has_half:
+        add(load_half, e.bytes(chunks, 4 * LANES))
+    sums = [table[i] for i in range(LANES)]
     # 16 sums of 16 lanes -> one vector: in each round two vectors become one of half sums.
     step = LANES // 2
     while step:
@@ -209,26 +235,28 @@ def _folded(e: Emitter, a: Any, b: Any, step: int) -> Any:
 
 @intrinsic(prefer_literal=True)
 def add_rows(
-    typingctx: Any, shares: Any, shares_row: Any, values: Any, offset: Any, total: Any,
+    typingctx: Any, shares: Any, shares_row: Any, values: Any, ahead: Any, offset: Any, total: Any,
     total_row: Any, keep: Any, count: Any, rows: Any, vectors: Any, pairs: Any,
 ) -> Any:  # fmt: skip
     """total[r] = keep[r] * total[r] + sum over t < count of shares[r, t] * the row at values[t].
 
     Args:
         shares: address of [rows, >= count] float32. values: address of `count` addresses, int64.
+        ahead: address of as many of the rows that are needed next: they are asked for.
         offset: bytes into each of those rows of 16 * vectors float32, or bf16 where `pairs` is 1.
         total: address of [rows, >= 16 * vectors] float32. keep: address of `rows` float32.
         shares_row, total_row: strides in elements. rows, vectors, pairs: constants.
     """
     args = (
-        shares, shares_row, values, offset, total, total_row, keep, count, rows, vectors, pairs,
+        shares, shares_row, values, ahead, offset, total, total_row, keep, count,
+        rows, vectors, pairs,
     )  # fmt: skip
     return emitting(args, 3, _add_rows)
 
 
 def _add_rows(
-    e: Emitter, shares: Any, shares_row: Any, values: Any, offset: Any, total: Any, total_row: Any,
-    keep: Any, count: Any, rows: int, vectors: int, pairs: int,
+    e: Emitter, shares: Any, shares_row: Any, values: Any, ahead: Any, offset: Any, total: Any,
+    total_row: Any, keep: Any, count: Any, rows: int, vectors: int, pairs: int,
 ) -> None:  # fmt: skip
     sums = Registers(e.builder, rows * vectors)
     places = [
@@ -242,6 +270,8 @@ def _add_rows(
     halves = ir.VectorType(I16, LANES)
     with e.count(count) as t:
         row = e.builder.add(e.load(values, e.bytes(t, 8), I64), offset)
+        later = e.builder.add(e.load(ahead, e.bytes(t, 8), I64), offset)
+        e.prefetch(later, LANES * vectors * (2 if pairs else 4))
         parts = []
         for v in range(vectors):
             if pairs:
@@ -272,21 +302,6 @@ def _interleave(e: Emitter, first: Any, second: Any, target: Any, vectors: int) 
         )
         pairs = e.builder.or_(low, e.builder.shl(high, e.whole(16)))
         e.store(pairs, target, e.i64(4 * LANES * v))
-
-
-@intrinsic
-def prefetch(typingctx: Any, place: Any) -> Any:
-    """Ask for the cache line at an address, which will be read soon."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        builder.call(function, (pointer, I32(0), I32(3), I32(1)))  # read, keep close, data
-        return context.get_dummy_value()
-
-    return types.void(types.intp), codegen
 
 
 @intrinsic(prefer_literal=True)

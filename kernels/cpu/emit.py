@@ -156,10 +156,17 @@ class Emitter:
         return self.builder.bitcast(kept, FLOATS)
 
     def narrow(self, floats: Any) -> Any:
-        """float32 -> 16 bf16 as i16, rounded to nearest, ties to even."""
-        return self.builder.bitcast(
-            self.builder.fptrunc(floats, _HALVES), ir.VectorType(I16, LANES)
-        )
+        """float32 -> 16 bf16 as i16, rounded to nearest, ties to even; NaN stays NaN."""
+        builder, kind = self.builder, ir.VectorType(I16, LANES)
+        if has_feature("avx512bf16"):
+            return builder.bitcast(builder.fptrunc(floats, _HALVES), kind)
+        # Elsewhere LLVM calls a function for it that nobody links.
+        bits = builder.bitcast(floats, INTS)
+        odd = builder.and_(builder.lshr(bits, self.whole(16)), self.whole(1))
+        rounded = builder.add(bits, builder.add(odd, self.whole(0x7FFF)))
+        is_nan = builder.fcmp_unordered("uno", floats, floats)
+        chosen = builder.select(is_nan, self.whole(0x7FC00000), rounded)
+        return builder.trunc(builder.lshr(chosen, self.whole(16)), kind)
 
     def dot_pairs(self, total: Any, a: Any, b: Any) -> Any:
         """total + a.first * b.first + a.second * b.second, of pairs of bf16 [16] i32."""

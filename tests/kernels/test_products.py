@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 bytes_of = pytest.importorskip("kernels.cpu.bytes")
 products = pytest.importorskip("kernels.cpu.products")
 
-ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [(1, 32), (31, 64), (50, 96), (96, 576), (577, 160)]
 
 
@@ -94,40 +88,3 @@ def test_a_wrong_width_is_refused():
     packed, _ = matrix(40, 64, 8)
     with pytest.raises(ValueError, match="groups"):
         products.multiply(torch.ones(1, 96), packed, 8, 40, None)
-
-
-@pytest.mark.skipif(bytes_of.way() == "", reason="not an x86 machine with AVX2")
-@pytest.mark.parametrize(
-    ("features", "way"),
-    [
-        ("+avx2,+fma,+f16c,+avx", "avx2"),
-        ("+avx2,+fma,+f16c,+avx,+avx512f,+avx512bw,+avx512vl,+avx512dq", "avx2"),
-    ],
-)
-def test_lesser_machines(features, way):
-    """The same tests in a process that compiles for a machine without VNNI, without AVX-512."""
-    env = dict(os.environ, NUMBA_CPU_FEATURES=features, NUMBA_CPU_NAME="haswell")
-    asked = "from kernels.cpu.bytes import way; print(way())"
-    said = subprocess.run(
-        [sys.executable, "-c", asked], env=env, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert said.stdout.strip() == way
-    tests = [__file__, "-k", "company or numbers or 96-576", "-q", "-p", "no:cacheprovider"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *tests], env=env, cwd=ROOT, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stdout[-3000:]
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("num_rows", [1, 6, 19])
-def test_after_silu(num_rows, bits):
-    packed, floats = matrix(50, 96, bits)
-    noise = torch.Generator().manual_seed(num_rows)
-    gate, up = torch.randn(2, num_rows, 96, generator=noise)
-    got = products.multiply(torch.cat((gate, up), 1), packed, bits, 50, None, gated=True)
-    plain = products.multiply(torch.nn.functional.silu(gate) * up, packed, bits, 50, None)
-    # silu in another order of operations: a code may round to the next one.
-    torch.testing.assert_close(got, plain, rtol=0, atol=0.01 * float(floats.abs().max()))
-    with pytest.raises(ValueError, match="groups"):
-        products.multiply(gate, packed, bits, 50, None, gated=True)

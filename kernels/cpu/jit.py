@@ -25,7 +25,7 @@ __all__ = ["LOCK", "address", "exp", "kernel", "lock_threads", "narrow", "scratc
 
 # One parallel call at a time: Numba's "workqueue" pool ends the process when two threads enter it.
 LOCK = threading.Lock()
-_num_threads: dict[int, int] = {}  # by thread
+_thread = threading.local()
 _scratch = torch.empty(0, dtype=torch.uint8)
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN and infinities stay
@@ -76,11 +76,10 @@ def kernel(parallel: bool = False) -> Callable[[Callable[..., Any]], Any]:
 
 def lock_threads() -> threading.Lock:
     """The lock of parallel calls, with Numba's thread count set to torch's."""
-    global _num_threads
     wanted = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    if wanted != _num_threads.get(threading.get_ident()):
-        numba.set_num_threads(wanted)  # of the calling thread
-        _num_threads = {**_num_threads, threading.get_ident(): wanted}
+    if getattr(_thread, "num_threads", None) != wanted:
+        numba.set_num_threads(wanted)  # of the calling thread only
+        _thread.num_threads = wanted
     return LOCK
 
 

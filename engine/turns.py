@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine.messages import BACKGROUND
 from engine.sequence import Sequence
 
-CYCLE_S = 4.0  # of writing; what is computed again between the turns comes on top
+CYCLE_S = 2.0  # of writing; what is computed again between the turns comes on top
 # A turn that nobody's ten seconds hurry: a prompt token costs a tenth of a written one or less, so
 # half of what has to be computed again keeps pauses below a fifth of the time.
 TURN_TOKENS = 64

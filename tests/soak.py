@@ -76,7 +76,7 @@ class Soak:
         config = EngineConfig(num_blocks=num_blocks)
         self.engine = Headless(config, starter_path(data_dir(None)))
         self.client = self.engine.client
-        self.client.subscribe(self.inbox.put)
+        self.engine.listen(self.inbox.put)
         self.sessions = [Session(owner) for owner in range(num_sessions)]
         self.by_request: dict[int, Session] = {}
         self.counts: Counter[str] = Counter()

@@ -37,7 +37,7 @@ WINDOW_S = 10.0
 def watch(engine: Headless, num_chats: int, seconds: float) -> list[tuple[float, int]]:
     """(when, whose) of every token, until one chat is at its end."""
     inbox: SimpleQueue[StepEvents] = SimpleQueue()
-    engine.client.subscribe(inbox.put)
+    engine.listen(inbox.put)
     params = SamplingParams(max_tokens=4_000, ignore_eos=True)
     for chat in range(num_chats):
         prompt = f"The story of number {chat}. Once upon a time"

@@ -45,7 +45,7 @@ def run(prompt_tokens: int, num_chats: int) -> dict[str, float]:
         # As the window does: a full collection takes 100 ms, in which no step runs.
         gc.collect()
         gc.freeze()
-        engine.client.subscribe(lambda step: inbox.put((time.perf_counter(), step)))
+        engine.listen(lambda step: inbox.put((time.perf_counter(), step)))
         return _measure(engine.client, inbox, prompt_tokens, num_chats)
 
 

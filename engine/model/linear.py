@@ -31,7 +31,7 @@ class Linear(Protocol):
 
 def activation_dtype(storage: Storage, keeps_codes: bool = False) -> torch.dtype:
     """Codes are multiplied by bytes: a bf16 before them would round twice. The starter model then
-    agrees with its fp32 self in 96.3 % of next tokens, with fp32 activations in 97.5 %."""
+    agrees with its fp32 self in 96.3 % of next tokens, with fp32 activations in 96.9 to 97.7 %."""
     return torch.float32 if storage == "fp32" or keeps_codes else torch.bfloat16
 
 

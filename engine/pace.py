@@ -5,6 +5,8 @@ running chat stands still meanwhile. So while somebody writes, prompts are read 
 a step at most `SLOWDOWN` times as long as it would be without them. What a piece costs is measured,
 for it differs by model, machine and context: something for being there at all (what came before it
 is read once), and something for each of its tokens.
+
+This is for models that only run all their layers at once; `engine.pieces` knows the others.
 """
 
 from __future__ import annotations

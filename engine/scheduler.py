@@ -67,6 +67,7 @@ class Scheduler:
         self._last_decode: dict[int, int] = {}  # request -> turn, where not all fit into a step
         self._pins: dict[int, int | None] = {}  # owner -> tokens from the start, None = all
         self._copies: Copies = {}  # of a step that did not happen
+        self.held: list[StepItem] = []  # a piece of prompts that takes several steps
 
     @property
     def is_idle(self) -> bool:
@@ -100,7 +101,6 @@ class Scheduler:
     def end(self, sequence: Sequence) -> None:
         """Take a sequence out, in whatever phase it is; its blocks are available at once."""
         if sequence.phase is Phase.RUNNING:
-            self.running.remove(sequence)
             self._give_back(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
@@ -135,14 +135,14 @@ class Scheduler:
             prompt_tokens: most prompt tokens, where the rest of the budget is more; 0 only while
                 somebody writes.
         """
-        plan = StepPlan(copies=self._copies)
-        self._copies = {}
+        plan, self._copies = StepPlan(copies=self._copies), {}
         budget = self._plan_decodes(plan, self.chunk_tokens)
         budget = max(budget, 1)  # however many write, prompts go on
         if prompt_tokens is not None:
             budget = min(budget, prompt_tokens)
-        self._admit(plan, budget)
-        self._plan_prompts(plan, budget)
+        if not self.held:
+            self._admit(plan, budget)
+            self._plan_prompts(plan, budget)
         if plan.paused:  # who was paused may have been planned before
             plan.decodes = [i for i in plan.decodes if i.sequence.phase is Phase.RUNNING]
             plan.prompts = [i for i in plan.prompts if i.sequence.phase is Phase.RUNNING]
@@ -160,7 +160,8 @@ class Scheduler:
 
     def _decoding(self, budget: int) -> list[Sequence]:
         """Sequences that wait for one token; where not all fit into a step, who waited longest."""
-        decoding = [sequence for sequence in self.running if sequence.num_pending == 1]
+        held = {item.sequence.request_id for item in self.held}
+        decoding = [o for o in self.running if o.num_pending == 1 and o.request_id not in held]
         if len(decoding) <= budget:
             self._last_decode.clear()
             return decoding
@@ -312,7 +313,6 @@ class Scheduler:
         return True
 
     def _pause(self, plan: StepPlan, sequence: Sequence, why: Pause = Pause.MEMORY) -> None:
-        self.running.remove(sequence)
         for block in sequence.held_blocks():
             plan.copies.pop(block, None)
         self._give_back(sequence)
@@ -322,6 +322,8 @@ class Scheduler:
         plan.paused.append(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.held = [item for item in self.held if item.sequence is not sequence]
         if sequence.owner in self._pins:
             self._pin(sequence)
         self.tables.give_back(sequence)
@@ -332,6 +334,8 @@ class Scheduler:
 
     def commit(self, plan: StepPlan) -> None:
         """The step's K and V are in the pool."""
+        if plan.prompts:
+            self.held = []
         forks = self._forks()
         for item in plan.items:
             fork_tokens = forks.get(item.sequence.request_id)
@@ -341,6 +345,13 @@ class Scheduler:
             self.tables.commit(item.sequence, item.num_tokens, fork_tokens)
             self.tables.count_waste(item.sequence)
 
+    def hold(self, items: list[StepItem]) -> None:
+        """These prompts take this step and more. Until a plan has them again and is committed, or
+        one is undone, no other is begun; who is paused or ends is taken out."""
+        self.held = items
+        for item in items:
+            self.tables.fill(item.sequence, item.num_tokens)
+
     def _forks(self) -> dict[int, int]:
         """Running request -> where somebody in line will fork from it in the next step."""
         return {
@@ -348,11 +359,11 @@ class Scheduler:
         }
 
     def undo(self, plan: StepPlan) -> None:
-        """The step could not be computed: take back the blocks that it took. Its copies are made
-        in the next one."""
-        for item in plan.items:
+        """The step could not be computed, nor what was held: take back the blocks that both took.
+        Its copies are made in the next one."""
+        for item in plan.items + self.held:
             self.tables.cut(item.sequence)
-        self._copies = plan.copies
+        self._copies, self.held = plan.copies, []
 
     def pause_last(self) -> Sequence | None:
         """Pause the last in rank, unless nobody else is running."""
@@ -374,16 +385,12 @@ class Scheduler:
         for line in (self.running, self.waiting):
             assert len(set(map(id, line))) == len(line)
             assert sorted(line, key=_rank) == line
-        size, groups = self.pool.block_tokens, self.pool.groups
+        held = {item.sequence.request_id: item.num_tokens for item in self.held}
+        assert held.keys() <= {one.request_id for one in self.running}
         for one in self.running:
             assert one.phase is Phase.RUNNING
-            assert 0 <= self.tables.tail_room(one) < size, one
-            assert {len(table) for table in one.block_tables} == {one.num_logical}
-            for group, table, gone in zip(groups, one.block_tables, one.num_gone, strict=True):
-                late = one.num_computed - FORK_STEPS  # kept for one who wants to fork
-                assert group.first_block(late, size) <= gone, (one, group)
-                assert gone <= group.first_block(one.num_computed, size), (one, group)
-                assert all((block < 0) == (i < gone) for i, block in enumerate(table))
+            # What left a window is kept for one who wants to fork.
+            self.tables.check(one, held.get(one.request_id, 0), FORK_STEPS)
         for one in self.waiting:
             assert one.phase in (Phase.WAITING, Phase.PAUSED)
             assert not one.block_tables

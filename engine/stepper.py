@@ -12,6 +12,7 @@ from engine.batch import build_batch
 from engine.errors import SamplingError
 from engine.messages import Logprobs, StepStats
 from engine.pace import Pace
+from engine.pieces import Pieces
 from engine.plan import StepItem, StepPlan
 from engine.sampling import SampleRow, sample, top_logprobs
 from engine.sequence import Sequence
@@ -45,43 +46,54 @@ class Stepper:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._pace = Pace()
+        decoder = serving.model.by_layer if serving.device.type == "cpu" else None
+        self._pieces: Pieces | None = None
+        if decoder is not None:  # elsewhere nobody knows when a layer is done
+            self._pieces = Pieces(decoder, serving.cache, serving.pool.block_tokens)
         self._limit: int | None = None  # prompt tokens, after a step found no memory
         self._good_steps = 0
         self._is_short = False  # and it has been said
-        self._num_writing = 0  # in the present step
+        self._num_writing = self._num_reading = 0  # in the present step
         self._mean_step_ms: float | None = None
 
     def run(self) -> StepResult:
         """One step. Where the device has no memory for it, nothing is computed and less is tried
         next time: fewer prompt tokens, then fewer sequences."""
-        scheduler = self._serving.scheduler
-        start_s = time.monotonic()
+        scheduler, start_s = self._serving.scheduler, time.monotonic()
+        self._num_writing, self._num_reading = scheduler.load()
         plan = scheduler.plan(self._prompt_tokens())
         result = StepResult(admitted=plan.admitted)
-        if not plan.items:
+        if not plan.items and not scheduler.held:
             return result
         try:
-            logits = self._forward(plan)
+            logits, prompts_ms = self._forward(plan)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
-            scheduler.undo(plan)
             self._shrink(plan, result)
             return result
         self._recover()
         ready = [i for i in plan.items if i.sequence.num_pending == i.num_tokens]
         result.sampled = self._sample(logits, ready)
         scheduler.commit(plan)
-        result.stats = self._measure(plan, start_s)
+        result.stats = self._measure(plan, start_s, prompts_ms)
         return result
 
     def _prompt_tokens(self) -> int | None:
-        self._num_writing, num_reading = self._serving.scheduler.load()
-        paced = self._pace.prompt_tokens(self._num_writing, num_reading)
+        writing, reading = self._num_writing, self._num_reading
+        if self._pieces is None:
+            paced = self._pace.prompt_tokens(writing, reading)
+        elif writing and reading:
+            paced = self._pieces.num_tokens(self._pieces.budget_ms(writing, reading))
+        else:
+            paced = None
         both = [tokens for tokens in (paced, self._limit) if tokens is not None]
         return min(both, default=None)
 
-    def _forward(self, plan: StepPlan) -> torch.Tensor:
+    def _forward(self, plan: StepPlan) -> tuple[torch.Tensor, float]:
+        """(logits of those that `plan` reads to their end, milliseconds for a piece of prompts).
+        While some write, prompts of a plan are taken out of it and held until they are computed;
+        then they are in the plan again."""
         serving = self._serving
         with torch.inference_mode():
             if plan.copies:
@@ -89,8 +101,29 @@ class Stepper:
                 wanted = torch.tensor(pairs, dtype=torch.int64, device=serving.device)
                 for k, v in zip(serving.cache.k, serving.cache.v, strict=True):
                     serving.model.ops.copy_blocks(k, v, wanted)
-            batch = build_batch(plan, serving.pool.block_tokens, serving.device)
-            return serving.model.forward(batch, serving.cache)
+            pieces, scheduler = self._pieces, serving.scheduler
+            if pieces is not None and not scheduler.held:
+                pieces.forget()
+            if pieces is not None and plan.prompts and plan.decodes and self._num_writing:
+                scheduler.hold(plan.prompts)
+                pieces.begin(plan.prompts, serving.device)
+                plan.prompts = []
+            parts = []
+            if plan.items:
+                batch = build_batch(plan, serving.pool.block_tokens, serving.device)
+                parts.append(serving.model.forward(batch, serving.cache))
+            if pieces is None or not scheduler.held:
+                return parts[0], 0.0
+            middle_s = time.perf_counter()
+            budget_ms = None
+            if plan.decodes and self._num_writing:
+                budget_ms = pieces.budget_ms(self._num_writing, self._num_reading)
+            logits = pieces.advance(scheduler.held, budget_ms)
+            if logits is not None:
+                plan.prompts = scheduler.held
+                parts.append(logits)
+            prompts_ms = (time.perf_counter() - middle_s) * 1000
+            return parts[0] if len(parts) == 1 else torch.cat(parts), prompts_ms
 
     def _sample(self, logits: torch.Tensor, ready: list[StepItem]) -> list[Sampled]:
         if not ready:
@@ -108,16 +141,18 @@ class Stepper:
 
     def _shrink(self, plan: StepPlan, result: StepResult) -> None:
         self._good_steps = 0
+        prompts = plan.prompts or self._serving.scheduler.held
+        self._serving.scheduler.undo(plan)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-        num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
+        num_prompt_tokens = sum(item.num_tokens for item in prompts)
         if num_prompt_tokens > 1:
             self._limit = num_prompt_tokens // 2
             done = "long prompts are read in smaller pieces"
         elif self._serving.scheduler.pause_last() is not None:
             done = "a chat was paused and goes on by itself"
         else:
-            result.hopeless = plan.items[-1].sequence
+            result.hopeless = (plan.decodes + prompts)[-1].sequence
             return
         if not self._is_short:
             self._is_short = True
@@ -137,13 +172,16 @@ class Stepper:
 
     # --- figures ----------------------------------------------------------------------------------
 
-    def _measure(self, plan: StepPlan, start_s: float) -> StepStats:
+    def _measure(self, plan: StepPlan, start_s: float, prompts_ms: float) -> StepStats:
         scheduler = self._serving.scheduler
         written, held = scheduler.slots()
         now_s = time.monotonic()
         step_ms = (now_s - start_s) * 1000
         num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
-        self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
+        if self._pieces is None:
+            self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
+        elif plan.decodes and (prompts_ms or not plan.prompts):
+            self._pieces.record(len(plan.decodes), step_ms - prompts_ms)
         before = self._mean_step_ms or step_ms
         self._mean_step_ms = before + (step_ms - before) / 32
         scheduler.turns.cycle_steps = int(CYCLE_S * 1000 / self._mean_step_ms)

@@ -182,15 +182,19 @@ class Tables:
         became full, give back those that left their window. Somebody may be about to fork at
         `fork_tokens`, and sees as much further back."""
         size, before = self._size, sequence.num_computed // self._size
+        self.fill(sequence, num_tokens)
         sequence.num_computed += num_tokens
         full = sequence.num_computed // size
-        for number, table in enumerate(sequence.block_tables):
-            for index in range(max(before, sequence.num_gone[number]), len(table)):
-                filled = min(sequence.num_computed - index * size, size)
-                self.pool.set_filled(table[index], max(0, filled))
         if full > before and sequence.use_prefix_cache:
             self._seal(sequence, before, full)
         self.leave_windows(sequence, fork_tokens)
+
+    def fill(self, sequence: Sequence, num_tokens: int) -> None:
+        """The slots of the next `num_tokens` tokens count as written."""
+        size, end = self._size, sequence.num_computed + num_tokens
+        for table, gone in zip(sequence.block_tables, sequence.num_gone, strict=True):
+            for index in range(max(sequence.num_computed // size, gone), len(table)):
+                self.pool.set_filled(table[index], min(max(0, end - index * size), size))
 
     def _seal(self, sequence: Sequence, first: int, stop: int) -> None:
         digests = sequence.digests_up_to(stop, self._size, self._root)
@@ -229,6 +233,8 @@ class Tables:
         for table in sequence.block_tables:
             self.pool.release(table[keep:], sequence.owner)
             del table[keep:]
+        if sequence.num_computed % self._size:  # the last one may have been filled already
+            self.fill(sequence, 0)
 
     def named_blocks(self, sequence: Sequence, num_tokens: int) -> list[int]:
         """Blocks that hold the first `num_tokens` tokens under their names, whoever has them now,
@@ -274,3 +280,23 @@ class Tables:
             used = sequence.num_computed - group.tokens_gone(sequence.num_computed)
             sequence.sum_held += held * self._size
             sequence.sum_written += used * len(group.layers) / size
+
+    # --- proof ------------------------------------------------------------------------------------
+
+    def check(self, sequence: Sequence, num_held: int, num_late: int) -> None:
+        """Assert the invariants of one running sequence's tables.
+
+        Args:
+            num_held: tokens that have their slots but are not computed wholly.
+            num_late: tokens computed since blocks may have left a window.
+        """
+        size = self._size
+        assert 0 <= self.tail_room(sequence) - num_held < size, sequence
+        assert {len(table) for table in sequence.block_tables} == {sequence.num_logical}
+        late = sequence.num_computed - num_late
+        for group, table, gone in zip(
+            self.pool.groups, sequence.block_tables, sequence.num_gone, strict=True
+        ):
+            assert group.first_block(late, size) <= gone, (sequence, group)
+            assert gone <= group.first_block(sequence.num_computed, size), (sequence, group)
+            assert all((block < 0) == (i < gone) for i, block in enumerate(table))

@@ -50,6 +50,17 @@ class _Step:
     prefill_cu: torch.Tensor  # [num_prefills + 1] int32, of the rows after the decode rows
 
 
+@dataclass(slots=True)
+class Pass:
+    """A forward pass that stands between two layers."""
+
+    step: _Step
+    x: torch.Tensor  # what the next layer reads, [T, hidden]
+    residual: torch.Tensor  # [T, hidden] fp32
+    next_layer: int = 0
+    logits: torch.Tensor | None = None  # [L, vocab] fp32, after the last layer
+
+
 class Decoder:
     """Weights of one model and the forward pass over them. Holds no sequence, no cache."""
 
@@ -108,10 +119,20 @@ class Decoder:
         output = self._layers[0].output
         return f"{output.bits}-bit" if isinstance(output, CodesLinear) else self.storage
 
-    @torch.inference_mode()
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         """Run one step: K and V of the new tokens go to their slots; logits [L, vocab] fp32."""
-        step = self._step(batch)
+        run = self.begin(batch)
+        while run.logits is None:
+            self.advance(run, cache)
+        return run.logits
+
+    @torch.inference_mode()
+    def begin(self, batch: Batch) -> Pass:
+        """A forward pass before its first layer."""
         # The running sum stays fp32 in every mode: a bf16 sum loses what 60 parts add to it.
         residual = self._embedding.rows(batch.token_ids)  # [T, hidden]
         if self.config.embedding_scale != 1.0:
@@ -119,16 +140,24 @@ class Decoder:
         if self._embedding_norm is not None:
             residual = self._embedding_norm(residual)
         x = self._normed(residual, self._layers[0].input_norm)
-        last = len(self._layers) - 1
-        for index, layer in enumerate(self._layers):
-            place = self._places[index][1]
-            attended = self._attention(layer, x, step, index, cache.k[place], cache.v[place])
-            if index == last:  # only the rows whose logits are wanted go on
-                attended, residual = attended[batch.logit_rows], residual[batch.logit_rows]
-                x = x[batch.logit_rows] if self.config.parallel else x
-            next_norm = self._final_norm if index == last else self._layers[index + 1].input_norm
-            x, residual = self._rest(layer, attended, x, residual, next_norm)
-        return self._logits(x)
+        return Pass(self._step(batch), x, residual)
+
+    @torch.inference_mode()
+    def advance(self, run: Pass, cache: Cache) -> None:
+        """Compute one layer; after the last one, the logits."""
+        index, last = run.next_layer, len(self._layers) - 1
+        layer, batch = self._layers[index], run.step.batch
+        place = self._places[index][1]
+        x, residual = run.x, run.residual
+        attended = self._attention(layer, x, run.step, index, cache.k[place], cache.v[place])
+        if index == last:  # only the rows whose logits are wanted go on
+            attended, residual = attended[batch.logit_rows], residual[batch.logit_rows]
+            x = x[batch.logit_rows] if self.config.parallel else x
+        next_norm = self._final_norm if index == last else self._layers[index + 1].input_norm
+        run.x, run.residual = self._rest(layer, attended, x, residual, next_norm)
+        run.next_layer += 1
+        if index == last:
+            run.logits = self._logits(run.x)
 
     # --- the step -------------------------------------------------------------------------------
 

@@ -71,6 +71,11 @@ class LoadedModel:
         """Run one step; logits [L, vocab] fp32."""
         return self.decoder.forward(batch, cache)
 
+    @property
+    def by_layer(self) -> Decoder | None:
+        """What can run a step layer by layer, if the model's path can."""
+        return self.decoder if isinstance(self.decoder, Decoder) else None
+
 
 def load_model(
     path: Path, config: EngineConfig, device: torch.device, progress: Progress

@@ -123,6 +123,7 @@ class Engine(RuleBasedStateMachine):
         self.live: dict[int, Sequence] = {}
         self.ended: list[list[int]] = []
         self.next_id = 1
+        self.hold_steps = 0
 
     def _submit(self, tokens: list[int], limit: int, owner: int, **more: object) -> Sequence | None:
         limit = min(self.room, len(tokens) + limit)
@@ -212,14 +213,28 @@ class Engine(RuleBasedStateMachine):
         self.scheduler.pause_last()
         self.scheduler.check()
 
-    @rule(times=st.integers(1, 6), prompt_tokens=st.none() | st.integers(1, 4))
-    def steps(self, times, prompt_tokens) -> None:
+    @rule(
+        times=st.integers(1, 6),
+        prompt_tokens=st.none() | st.integers(1, 4),
+        hold=st.sampled_from([0, 0, 1, 2, 9]),
+    )
+    def steps(self, times, prompt_tokens, hold) -> None:
         for _ in range(times):
-            self._step(prompt_tokens)
+            self._step(prompt_tokens, hold)
 
-    def _step(self, prompt_tokens: int | None = None) -> StepPlan:
+    def _step(self, prompt_tokens: int | None = None, hold: int = 0) -> StepPlan:
+        """Prompts of a step in which others write are held for `hold` steps more."""
         Engine.operations += 1
         plan = self.scheduler.plan(prompt_tokens)
+        if plan.prompts and plan.decodes and hold:
+            self.scheduler.hold(plan.prompts)
+            self.hold_steps, plan.prompts = hold, []
+        elif self.scheduler.held:
+            assert not plan.prompts
+            assert not plan.admitted
+            self.hold_steps -= 1
+            if self.hold_steps <= 0 or not plan.decodes:
+                plan.prompts = self.scheduler.held
         answers = self.paged.forward(plan)
         self.scheduler.commit(plan)
         for request_id, token in answers.items():

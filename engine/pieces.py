@@ -1,0 +1,126 @@
+"""Pieces: prompts are read some layers at a time, between the tokens of those who write.
+
+A forward pass over a hundred prompt tokens takes many times as long as one over the rows that
+write, and every running chat would stand still meanwhile. A few tokens at a time are no way out:
+behind a long context even one costs as much as reading all K and V before it. So a piece of many
+tokens goes through a few layers in each step (layered prefill, Lee et al. 2025, arXiv 2510.08055):
+as many as fit between two tokens by the clock, at least one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from engine.batch import Batch, build_batch
+from engine.model.decoder import Cache, Decoder, Pass
+from engine.plan import StepItem, StepPlan
+
+# The longest gap between two tokens is to stay under 3 normal steps; single steps scatter.
+SLOWDOWN = 1.7
+# Steps that a piece is meant to take: with more, the next prompt waits long; with fewer, much time
+# is lost where one ends.
+PIECE_STEPS = 8
+FIRST_TOKENS, LEAST_TOKENS, MOST_TOKENS = 16, 8, 128
+KEPT = 0.7  # of what was known before, with each new measurement
+
+
+@dataclass(slots=True)
+class _Piece:
+    items: list[StepItem]
+    ends: list[StepItem]  # those that are read to their end, as their logits come
+    batch: Batch
+    run: Pass
+
+
+class Pieces:
+    """Reads prompts of one model beside those who write, and knows what that costs."""
+
+    def __init__(self, decoder: Decoder, cache: Cache, block_tokens: int) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._block_tokens = block_tokens
+        self._piece: _Piece | None = None
+        self._normal_ms: dict[int, float] = {}  # by `_size` of the number of those who write
+        self._layer_ms = 0.0  # of one token of the last piece; 0 = not known
+
+    @property
+    def is_reading(self) -> bool:
+        return self._piece is not None
+
+    def budget_ms(self, num_writing: int, num_reading: int) -> float:
+        """Milliseconds of a step for prompts. Where more wait for their first token than write, a
+        step may be longer by as much."""
+        normal_ms = self._normal_ms.get(_size(num_writing), 0.0)
+        return (SLOWDOWN - 1) * normal_ms * max(1.0, num_reading / num_writing)
+
+    def num_tokens(self, budget_ms: float) -> int:
+        """Of the next piece: one layer of it fits, and all are done in some steps."""
+        if not self._layer_ms or not budget_ms:
+            return FIRST_TOKENS
+        steps = min(PIECE_STEPS / self._decoder.num_layers, 1.0)
+        wanted = int(steps * budget_ms / self._layer_ms)
+        return min(max(wanted, LEAST_TOKENS), MOST_TOKENS)
+
+    def record(self, num_writing: int, ms: float) -> None:
+        """What a step took for those who write."""
+        size = _size(num_writing)
+        before = self._normal_ms.get(size, ms)
+        # A step that was disturbed does not count for more than two.
+        self._normal_ms[size] = KEPT * before + (1 - KEPT) * min(ms, 2 * before)
+
+    def begin(self, items: list[StepItem], device: torch.device) -> None:
+        batch = build_batch(StepPlan(prompts=items), self._block_tokens, device)
+        ends = [item for item in items if item.num_tokens == item.sequence.num_pending]
+        self._piece = _Piece(items, ends, batch, self._decoder.begin(batch))
+
+    def advance(self, held: list[StepItem], budget_ms: float | None) -> torch.Tensor | None:
+        """Compute some layers.
+
+        Args:
+            held: those of the piece's sequences that still hold their blocks.
+            budget_ms: None = all layers.
+
+        Returns:
+            After the last layer, the logits [L, vocab] of those of `held` that are read to their
+            end.
+        """
+        piece = self._piece
+        assert piece is not None
+        self._drop_all_but(held, piece)
+        start_s = time.perf_counter()
+        while piece.run.logits is None:
+            layer_s = time.perf_counter()
+            self._decoder.advance(piece.run, self._cache)
+            now_s = time.perf_counter()
+            self._learn((now_s - layer_s) * 1000 / piece.batch.num_tokens)
+            if budget_ms is not None and (2 * now_s - layer_s - start_s) * 1000 > budget_ms:
+                break  # the next one would not fit
+        if piece.run.logits is None:
+            return None
+        rows = [row for row, item in enumerate(piece.ends) if item in held]
+        self._piece = None
+        return piece.run.logits[rows]
+
+    def forget(self) -> None:
+        """The piece is given up: its sequences hold its blocks no longer."""
+        self._piece = None
+
+    def _drop_all_but(self, held: list[StepItem], piece: _Piece) -> None:
+        """Rows of sequences that were paused or have ended write nothing any more: their blocks
+        may be others' by now. What they read does not matter: no row hangs on another."""
+        starts = piece.batch.cu_seqlens_q.tolist()
+        for item, start, stop in zip(piece.items, starts[:-1], starts[1:], strict=True):
+            if item not in held:
+                for slots in piece.batch.slots:
+                    slots[start:stop] = -1
+
+    def _learn(self, ms: float) -> None:
+        self._layer_ms = KEPT * self._layer_ms + (1 - KEPT) * ms if self._layer_ms else ms
+
+
+def _size(number: int) -> int:
+    """Numbers of about the same size: 1, 2 to 3, 4 to 7, ..."""
+    return number.bit_length()

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from engine.config import EngineConfig
 from engine.device import num_threads
 from engine.errors import RequestError, SamplingError
@@ -47,6 +45,7 @@ from engine.reply import Reply
 from engine.sequence import Sequence
 from engine.serving import Serving
 from engine.stepper import Sampled, Stepper
+from kernels.dispatch import set_num_threads
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,6 @@ class Engine:
         self._stats: StepStats | None = None
         self._sent_version = -1
         self._sent_s = 0.0
-        torch.set_num_threads(num_threads(config))
 
     @property
     def is_idle(self) -> bool:
@@ -139,11 +137,14 @@ class Engine:
             "The model was changed while this reply was being written; ask again to have it from "
             "the new one."
         )
+        threads = num_threads(self._config)
+        set_num_threads(threads, own_kernels=False)  # others are far slower at reading weights
         loaded = self._loader.load(path)
         if isinstance(loaded, ModelFailed):
             self._events.append(loaded)
         if not isinstance(loaded, Serving):
             return
+        set_num_threads(threads, loaded.model.has_own_kernels)
         self._serving = loaded
         self._stepper = Stepper(loaded)
         self._intake.start_worker()

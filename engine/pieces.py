@@ -20,6 +20,7 @@ from engine.plan import StepItem, StepPlan
 
 # The longest gap between two tokens is to stay under 3 normal steps; single steps scatter.
 SLOWDOWN = 1.7
+SHORT_WEIGHT = 2
 # Steps that a piece is meant to take: with more, the next prompt waits long; with fewer, much time
 # is lost where one ends.
 PIECE_STEPS = 8
@@ -50,11 +51,11 @@ class Pieces:
     def is_reading(self) -> bool:
         return self._piece is not None
 
-    def budget_ms(self, num_writing: int, num_reading: int) -> float:
-        """Milliseconds of a step for prompts. Where more wait for their first token than write, a
-        step may be longer by as much."""
+    def budget_ms(self, num_writing: int, num_short: int) -> float:
+        """Milliseconds of a step for prompts. Where many short ones wait for their first token and
+        few write, a step may be longer: it is over soon, and a fuller batch makes up for it."""
         normal_ms = self._normal_ms.get(_size(num_writing), 0.0)
-        return (SLOWDOWN - 1) * normal_ms * max(1.0, num_reading / num_writing)
+        return (SLOWDOWN - 1) * normal_ms * max(1.0, SHORT_WEIGHT * num_short / num_writing)
 
     def num_tokens(self, budget_ms: float) -> int:
         """Of the next piece: one layer of it fits, and all are done in some steps."""

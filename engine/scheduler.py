@@ -30,7 +30,8 @@ from engine.turns import TURN_TOKENS, Turns
 GROWTH_BLOCKS = 4
 # More prompts are not read side by side once those at hand fill a step: they would hold blocks.
 MOST_READING = 4
-FORK_STEPS = 4  # a sequence keeps what left its window so long for one who wants to fork
+FORK_STEPS = 4  # what left a window is kept so long for one who wants to fork
+SHORT_TOKENS = 256  # of a prompt that is soon read
 SPLIT_TOKENS = 128  # a smaller budget is not split over more than two prompts
 
 
@@ -73,14 +74,15 @@ class Scheduler:
     def is_idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def load(self) -> tuple[int, int]:
-        """(sequences that write, sequences whose prompt is read or will be). Nobody counts as
-        writing where all who do are less important than a prompt: they may be held up."""
+    def load(self) -> tuple[int, int, int]:
+        """(sequences that write, those whose prompt is read or will be, and of these the short).
+        Nobody counts as writing where all who do are less important than a prompt."""
         writing = [one.priority for one in self.running if one.num_pending == 1]
-        reading = [one.priority for one in self.running if one.num_pending > 1]
-        reading += [one.priority for one in self.waiting]
-        are_spared = writing and reading and min(writing) <= min(reading)
-        return len(writing) if are_spared else 0, len(reading)
+        reading = [one for one in self.running if one.num_pending > 1] + self.waiting
+        num_short = sum(one.num_pending <= SHORT_TOKENS for one in reading)
+        if writing and reading and min(writing) > min(one.priority for one in reading):
+            writing = []
+        return len(writing), len(reading), num_short
 
     # --- who is there -----------------------------------------------------------------------------
 
@@ -304,7 +306,7 @@ class Scheduler:
         while (missing := self.tables.missing(sequence, num_tokens)) > self.pool.num_available:
             if len(self.running) == 1 and missing <= self.pool.num_available + self.pool.num_kept:
                 return True
-            if self.tables.leave_windows(sequence):  # kept for one who wants to fork
+            if self.tables.leave_windows(sequence):
                 continue
             victim = self.running[-1]
             self._pause(plan, victim)
@@ -369,9 +371,9 @@ class Scheduler:
         """Pause the last in rank, unless nobody else is running."""
         if len(self.running) < 2:
             return None
-        plan = StepPlan(copies=self._copies)
-        self._pause(plan, self.running[-1])
-        return plan.paused[0]
+        victim = self.running[-1]
+        self._pause(StepPlan(copies=self._copies), victim)
+        return victim
 
     # --- figures ----------------------------------------------------------------------------------
 
@@ -389,7 +391,6 @@ class Scheduler:
         assert held.keys() <= {one.request_id for one in self.running}
         for one in self.running:
             assert one.phase is Phase.RUNNING
-            # What left a window is kept for one who wants to fork.
             self.tables.check(one, held.get(one.request_id, 0), FORK_STEPS)
         for one in self.waiting:
             assert one.phase in (Phase.WAITING, Phase.PAUSED)

@@ -53,14 +53,14 @@ class Stepper:
         self._limit: int | None = None  # prompt tokens, after a step found no memory
         self._good_steps = 0
         self._is_short = False  # and it has been said
-        self._num_writing = self._num_reading = 0  # in the present step
+        self._num_writing = self._num_reading = self._num_short = 0  # in the present step
         self._mean_step_ms: float | None = None
 
     def run(self) -> StepResult:
         """One step. Where the device has no memory for it, nothing is computed and less is tried
         next time: fewer prompt tokens, then fewer sequences."""
         scheduler, start_s = self._serving.scheduler, time.monotonic()
-        self._num_writing, self._num_reading = scheduler.load()
+        self._num_writing, self._num_reading, self._num_short = scheduler.load()
         plan = scheduler.plan(self._prompt_tokens())
         result = StepResult(admitted=plan.admitted)
         if not plan.items and not scheduler.held:
@@ -84,7 +84,7 @@ class Stepper:
         if self._pieces is None:
             paced = self._pace.prompt_tokens(writing, reading)
         elif writing and reading:
-            paced = self._pieces.num_tokens(self._pieces.budget_ms(writing, reading))
+            paced = self._pieces.num_tokens(self._pieces.budget_ms(writing, self._num_short))
         else:
             paced = None
         both = [tokens for tokens in (paced, self._limit) if tokens is not None]
@@ -117,7 +117,7 @@ class Stepper:
             middle_s = time.perf_counter()
             budget_ms = None
             if plan.decodes and self._num_writing:
-                budget_ms = pieces.budget_ms(self._num_writing, self._num_reading)
+                budget_ms = pieces.budget_ms(self._num_writing, self._num_short)
             logits = pieces.advance(scheduler.held, budget_ms)
             if logits is not None:
                 plan.prompts = scheduler.held

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -21,8 +21,13 @@ from engine.model.linear import (
     activation_dtype,
     make_linear,
 )
+from engine.model.program import make_program
 from engine.model.rope import RopeScaling, RopeTable, inverse_frequencies
 from kernels.dispatch import Ops
+
+if TYPE_CHECKING:
+    from kernels.cpu.layer_parts import Run
+    from kernels.cpu.layers import LayerProgram
 
 
 class Cache(Protocol):
@@ -59,6 +64,7 @@ class Pass:
     residual: torch.Tensor  # [T, hidden] fp32
     next_layer: int = 0
     logits: torch.Tensor | None = None  # [L, vocab] fp32, after the last layer
+    run: Run | None = None  # where the layers are one program, which has x for itself
 
 
 class Decoder:
@@ -73,6 +79,7 @@ class Decoder:
         device: torch.device,
         rope_factors: torch.Tensor | None = None,
         keeps_codes: bool = False,
+        kv_dtype: torch.dtype = torch.float32,
     ) -> None:
         """Read every weight of `source`, whose tensors were checked against `config`.
 
@@ -104,6 +111,9 @@ class Decoder:
         self._layers: list[Layer] = []
         for index in range(config.num_layers):
             self._layers.append(reader.layer(index))
+        self._program: LayerProgram | None = None
+        if keeps_codes and ops.backend == "cpu":
+            self._program = make_program(config, self._layers, self._final_norm, kv_dtype)
 
     @property
     def weights_bytes(self) -> int:
@@ -120,14 +130,19 @@ class Decoder:
         return f"{output.bits}-bit" if isinstance(output, CodesLinear) else self.storage
 
     @property
+    def is_program(self) -> bool:
+        """Whether the layers are one program of compiled operations."""
+        return self._program is not None
+
+    @property
     def num_layers(self) -> int:
         return len(self._layers)
 
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         """Run one step: K and V of the new tokens go to their slots; logits [L, vocab] fp32."""
         run = self.begin(batch)
-        while run.logits is None:
-            self.advance(run, cache)
+        self._advance(run, cache, self.num_layers)
+        assert run.logits is not None
         return run.logits
 
     @torch.inference_mode()
@@ -139,12 +154,38 @@ class Decoder:
             residual = residual * self.config.embedding_scale
         if self._embedding_norm is not None:
             residual = self._embedding_norm(residual)
+        step = self._step(batch)
+        if self._program is not None:
+            starts, contexts = batch.cu_seqlens_q.tolist(), batch.context_lens.tolist()
+            run = self._program.begin(
+                residual, batch.num_decodes, starts, contexts, batch.slots, batch.block_tables,
+                step.turns,
+            )  # fmt: skip
+            return Pass(step, residual, residual, run=run)
         x = self._normed(residual, self._layers[0].input_norm)
-        return Pass(self._step(batch), x, residual)
+        return Pass(step, x, residual)
 
-    @torch.inference_mode()
     def advance(self, run: Pass, cache: Cache) -> None:
         """Compute one layer; after the last one, the logits."""
+        self._advance(run, cache, 1)
+
+    @torch.inference_mode()
+    def _advance(self, run: Pass, cache: Cache, num_layers: int) -> None:
+        if self._program is None or run.run is None:
+            for _ in range(num_layers):
+                self._advance_one(run, cache)
+            return
+        places = [place for _, place in self._places]
+        k_pools, v_pools = [cache.k[p] for p in places], [cache.v[p] for p in places]
+        wanted: torch.Tensor | None = run.step.batch.logit_rows
+        if wanted is not None and len(wanted) == run.step.batch.num_tokens:
+            wanted = None  # every row is one
+        first, run.next_layer = run.next_layer, run.next_layer + num_layers
+        normed = self._program.advance(run.run, k_pools, v_pools, first, run.next_layer, wanted)
+        if normed is not None:
+            run.logits = self._logits(normed)
+
+    def _advance_one(self, run: Pass, cache: Cache) -> None:
         index, last = run.next_layer, len(self._layers) - 1
         layer, batch = self._layers[index], run.step.batch
         place = self._places[index][1]

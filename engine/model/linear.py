@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 
 from engine.model.codes import Codes
+
+if TYPE_CHECKING:
+    from kernels.cpu.layer_parts import Matrix
 
 Storage = Literal["fp32", "bf16", "bf16 packed"]
 
@@ -202,6 +205,12 @@ class CodesLinear:
         from kernels.cpu.products import multiply
 
         return multiply(gate_up, self.packed, self.bits, self._num_rows, self._bias, gated=True)
+
+    def matrix(self) -> Matrix:
+        """The same memory, for `kernels.cpu.layers`."""
+        from kernels.cpu.layer_parts import Matrix
+
+        return Matrix(self.packed, self.bits, self._num_rows, self._bias)
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """[n] numbers of rows -> [n, columns] float32: a tied embedding's look-up."""

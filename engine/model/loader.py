@@ -72,6 +72,11 @@ class LoadedModel:
         return self.decoder.forward(batch, cache)
 
     @property
+    def has_own_kernels(self) -> bool:
+        """Whether all but small things are computed by kernels of ours."""
+        return isinstance(self.decoder, Decoder) and self.decoder.is_program
+
+    @property
     def by_layer(self) -> Decoder | None:
         """What can run a step layer by layer, if the model's path can."""
         return self.decoder if isinstance(self.decoder, Decoder) else None
@@ -104,6 +109,7 @@ def load_model(
         device,
         opened.rope_factors,
         keeps_codes=config.precision == "fast" and device.type == "cpu" and keeps_codes(),
+        kv_dtype=kv.kv_dtype,
     )
     progress(1.0, "Weights are in memory")
     shape = opened.shape

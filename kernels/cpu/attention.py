@@ -9,8 +9,15 @@ from __future__ import annotations
 import torch
 
 from kernels.cpu import attention_rows, attention_tiles
-from kernels.cpu.attention_parts import find_items, find_row_items, merge_kernel
-from kernels.cpu.jit import lock_threads, scratch
+from kernels.cpu.attention_parts import (
+    ATTEND,
+    MERGE_PARTS,
+    find_items,
+    find_row_items,
+    merge_operation,
+)
+from kernels.cpu.crew import launch, num_workers
+from kernels.cpu.jit import LOCK, scratch
 from kernels.cpu.tensors import KINDS, as_per_head, check_paged, packed_rows
 
 
@@ -85,32 +92,35 @@ def _attend(
         shape, worker_bytes, constants, most_rows = attention_rows.shape_of(
             dim, v_dim, group, per_word
         )
-        attend = attention_rows.rows_kernel(*kinds, *constants)
+        attend = attention_rows.rows_operation(*kinds, *constants)
         items, merges, num_parts = find_row_items(contexts, kv_heads, window)
     else:
         shape, worker_bytes, v_vectors = attention_tiles.shape_of(dim, v_dim, group, per_word)
-        attend = attention_tiles.tiles_kernel(*kinds, v_vectors)
+        attend = attention_tiles.tiles_operation(*kinds, v_vectors)
         most_rows, per_item = attention_tiles.most_rows_of(group)
         items, merges, num_parts = find_items(starts, contexts, kv_heads, per_item, window)
     out = torch.empty((num_tokens, num_heads, v_dim), dtype=q.dtype)
     if not len(items):
         return out
     q, tables = packed_rows(q), block_tables.contiguous()
-    with lock_threads():
-        workers = min(torch.get_num_threads(), len(items))
-        counter_at = scratch(64 + workers * worker_bytes + num_parts * most_rows * (v_dim + 2) * 4)
-        parts_at = counter_at + 64 + workers * worker_bytes
-        attend(
+    with LOCK:
+        memory_bytes = num_workers() * worker_bytes
+        memory_at = scratch(memory_bytes + num_parts * most_rows * (v_dim + 2) * 4)
+        parts_at = memory_at + memory_bytes
+        record = (
             q.data_ptr(), q.stride(0), k_pool.data_ptr(), v_pool.data_ptr(),
             k_pool.shape[0] * k_pool.shape[1], tables.data_ptr(), tables.shape[1],
             items.data_ptr(), len(items), out.data_ptr(), num_tokens, kv_heads, k_pool.shape[1],
-            float(scale), int(window), float(softcap), 0 if sinks is None else sinks.data_ptr(),
-            0 if slopes is None else slopes.data_ptr(), int(rounds), float(alibi_scale),
-            shape.data_ptr(), counter_at + 64, parts_at, num_parts, workers, counter_at,
+            0 if sinks is None else sinks.data_ptr(), 0 if slopes is None else slopes.data_ptr(),
+            shape.data_ptr(), memory_at, parts_at, num_parts, window, rounds, scale, softcap,
+            alibi_scale,
         )  # fmt: skip
-        if len(merges):
-            merge_kernel(kinds[0])(
-                merges.data_ptr(), len(merges), parts_at, num_parts, out.data_ptr(),
-                num_tokens, num_heads, v_dim, group, most_rows,
-            )  # fmt: skip
+        merging = (
+            merges.data_ptr(), parts_at, num_parts, out.data_ptr(), num_tokens, num_heads, v_dim,
+            group, most_rows,
+        )  # fmt: skip
+        launch(
+            (attend, ATTEND, record, len(items)),
+            (merge_operation(kinds[0]), MERGE_PARTS, merging, len(merges)),
+        )
     return out

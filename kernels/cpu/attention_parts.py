@@ -5,19 +5,27 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import Any
+import struct
 
 import numba
 import numpy as np
 import torch
 
 from kernels.cpu.emit import LANES
-from kernels.cpu.jit import address, exp, kernel, narrow, widen
+from kernels.cpu.jit import address, exp, narrow, operation, widen
 
 TILE = 64  # keys whose scores are held at once
 SPLIT_KEYS = 512  # keys of an item, where few rows see more
 ROW_SPLIT_KEYS = 256  # the same of single rows
 ITEM, MERGE = 7, 5  # numbers that describe one, see `find_items`
+# What both kernels are told: Q and its stride, pools and their slots, tables and their width, items
+# and their number, out, number of tokens, KV heads, block tokens; addresses of sinks, slopes,
+# shape, the workers' memory and parts; number of parts, window, whether ALiBi is rounded to bf16;
+# scale, soft-cap, ALiBi's scale.
+ATTEND = struct.Struct("<21q3d")
+ATTEND_WORDS = 24
+# Merges, parts and their number, out, number of tokens, heads, V's size, group, rows of a part.
+MERGE_PARTS = struct.Struct("<9q")
 SHAPE = 16  # numbers that describe a model's heads and a worker's memory, at most
 
 
@@ -63,38 +71,33 @@ def mark(scores, row, start, place, window, scale, softcap, slope, alibi_scale, 
 
 
 @functools.cache
-def merge_kernel(q_kind: type) -> Any:
+def merge_operation(q_kind: type) -> int:
     """Parts of the same rows over other keys -> what one item over all of them would be."""
 
-    @kernel()
-    def merge(
-        merges_at, num_merges, partial_at, num_parts, out_at, num_tokens, num_heads, v_dim, group,
-        most_rows,
-    ):  # fmt: skip
-        merges = numba.carray(address(merges_at), (num_merges, MERGE), np.int64)
-        parts = numba.carray(address(partial_at), (num_parts, most_rows, v_dim + 2), np.float32)
-        out = numba.carray(address(out_at), (num_tokens, num_heads, v_dim), q_kind)
-        for m in range(num_merges):
-            head, first_row, num_rows = merges[m, 0], merges[m, 1], merges[m, 2]
-            first, last = merges[m, 3], merges[m, 3] + merges[m, 4]
-            for row in range(num_rows * group):
-                best = np.float32(-np.inf)
-                for part in range(first, last):
-                    best = max(best, parts[part, row, v_dim])
-                weight = np.float32(0)
-                for part in range(first, last):
-                    factor = exp(parts[part, row, v_dim] - best)
-                    weight += factor * parts[part, row, v_dim + 1]
-                    for d in range(v_dim):
-                        before = np.float32(0) if part == first else parts[first, row, d]
-                        parts[first, row, d] = before + factor * parts[part, row, d]
+    def merge(record, item, worker):
+        r = numba.carray(address(record), 9, np.int64)
+        v_dim, group, most_rows = r[6], r[7], r[8]
+        merges = numba.carray(address(r[0] + item * MERGE * 8), MERGE, np.int64)
+        parts = numba.carray(address(r[1]), (r[2], most_rows, v_dim + 2), np.float32)
+        out = numba.carray(address(r[3]), (r[4], r[5], v_dim), q_kind)
+        head, first_row, num_rows = merges[0], merges[1], merges[2]
+        first, last = merges[3], merges[3] + merges[4]
+        for row in range(num_rows * group):
+            best = np.float32(-np.inf)
+            for part in range(first, last):
+                best = max(best, parts[part, row, v_dim])
+            weight = np.float32(0)
+            for part in range(first, last):
+                factor = exp(parts[part, row, v_dim] - best)
+                weight += factor * parts[part, row, v_dim + 1]
                 for d in range(v_dim):
-                    value = parts[first, row, d] / weight
-                    out[first_row + row // group, head * group + row % group, d] = narrow(
-                        out, value
-                    )
+                    before = np.float32(0) if part == first else parts[first, row, d]
+                    parts[first, row, d] = before + factor * parts[part, row, d]
+            for d in range(v_dim):
+                value = parts[first, row, d] / weight
+                out[first_row + row // group, head * group + row % group, d] = narrow(out, value)
 
-    return merge
+    return operation(merge)
 
 
 @functools.lru_cache(maxsize=8)  # every layer of a step asks for the same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import struct
 from typing import Any
 
 import numba
@@ -11,8 +12,9 @@ import torch
 
 from kernels import reference
 from kernels.cpu import rows
+from kernels.cpu.crew import launch
 from kernels.cpu.emit import LANES
-from kernels.cpu.jit import address, kernel, lock_threads, narrow, widen
+from kernels.cpu.jit import LOCK, address, kernel, narrow, operation, widen
 from kernels.cpu.tensors import KINDS, check_pools, packed_rows
 from kernels.cpu.vector import move, turn
 
@@ -81,7 +83,10 @@ def _check_stored(
 
 # --- rotary and store -----------------------------------------------------------------------------
 
-_FEW_TOKENS = 8  # stored by one thread: two take longer to start
+# Q with its stride and heads, K and V with their strides, KV heads, head size, half of what is
+# turned, angles, pools, slots and their number, slots of the pool, tokens of an item.
+TURN = struct.Struct("<18q")
+TOKENS = 4  # of an item: fewer are done before another thread hears of them
 
 
 @numba.njit(inline="always")
@@ -101,39 +106,28 @@ def _turn_and_store_token(
 
 
 @functools.cache
-def _turn_and_store_kernel(kind: type, kv_kind: type) -> Any:
+def turn_operation(kind: type, kv_kind: type) -> int:
+    """An item is some tokens."""
     bf16, pool_bf16 = int(kind is np.uint16), int(kv_kind is np.uint16)
     size, pool_size = 4 - 2 * bf16, 4 - 2 * pool_bf16
 
-    @kernel(parallel=True)
-    def turn_and_store(
-        q_at, q_row, q_heads, k_at, k_row, v_at, v_row, kv_heads, dim, half, cos_at, sin_at,
-        k_pool_at, v_pool_at, slots_at, num_tokens, num_slots,
-    ):  # fmt: skip
+    def turn_and_store(record, item, worker):
+        r = numba.carray(address(record), 18, np.int64)
+        q_at, q_row, q_heads, k_at, k_row, v_at, v_row = r[0], r[1], r[2], r[3], r[4], r[5], r[6]
+        kv_heads, dim, half, cos_at, sin_at = r[7], r[8], r[9], r[10], r[11]
+        k_pool_at, v_pool_at, slots_at, num_tokens, num_slots = r[12], r[13], r[14], r[15], r[16]
         slots = numba.carray(address(slots_at), num_tokens, np.int64)
         width = kv_heads * dim * pool_size
-        if num_tokens < _FEW_TOKENS:
-            for t in range(num_tokens):
-                is_kept = 0 <= slots[t] < num_slots
-                k_slot = k_pool_at + slots[t] * width if is_kept else 0
-                _turn_and_store_token(
-                    q_at + t * q_row * size, q_heads, k_at + t * k_row * size,
-                    v_at + t * v_row * size, kv_heads, dim, half, cos_at + t * half * 8,
-                    sin_at + t * half * 8, k_slot, v_pool_at + slots[t] * width, size, bf16,
-                    pool_bf16, pool_size,
-                )  # fmt: skip
-        else:
-            for t in numba.prange(num_tokens):
-                is_kept = 0 <= slots[t] < num_slots
-                k_slot = k_pool_at + slots[t] * width if is_kept else 0
-                _turn_and_store_token(
-                    q_at + t * q_row * size, q_heads, k_at + t * k_row * size,
-                    v_at + t * v_row * size, kv_heads, dim, half, cos_at + t * half * 8,
-                    sin_at + t * half * 8, k_slot, v_pool_at + slots[t] * width, size, bf16,
-                    pool_bf16, pool_size,
-                )  # fmt: skip
+        for t in range(item * r[17], min((item + 1) * r[17], num_tokens)):
+            is_kept = 0 <= slots[t] < num_slots
+            k_slot = k_pool_at + slots[t] * width if is_kept else 0
+            _turn_and_store_token(
+                q_at + t * q_row * size, q_heads, k_at + t * k_row * size, v_at + t * v_row * size,
+                kv_heads, dim, half, cos_at + t * half * 8, sin_at + t * half * 8, k_slot,
+                v_pool_at + slots[t] * width, size, bf16, pool_bf16, pool_size,
+            )  # fmt: skip
 
-    return turn_and_store
+    return operation(turn_and_store)
 
 
 def turn_and_store(
@@ -159,10 +153,12 @@ def turn_and_store(
     if not len(slots):
         return
     cos, sin = cos.contiguous(), sin.contiguous()
-    with lock_threads():
-        _turn_and_store_kernel(KINDS[k.dtype], KINDS[k_pool.dtype])(
+    with LOCK:
+        record = (
             q.data_ptr(), q.stride(0), q.shape[1], k.data_ptr(), k.stride(0), v.data_ptr(),
             v.stride(0), k.shape[1], dim, rotary_dim // 2, cos.data_ptr(), sin.data_ptr(),
             k_pool.data_ptr(), v_pool.data_ptr(), slots.data_ptr(), len(slots),
-            k_pool.shape[0] * k_pool.shape[1],
+            k_pool.shape[0] * k_pool.shape[1], TOKENS,
         )  # fmt: skip
+        turn_it = turn_operation(KINDS[k.dtype], KINDS[k_pool.dtype])
+        launch((turn_it, TURN, record, -(-len(slots) // TOKENS)))

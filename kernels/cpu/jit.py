@@ -21,11 +21,11 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = ["LOCK", "address", "exp", "kernel", "lock_threads", "narrow", "scratch", "widen"]
+__all__ = ["LOCK", "address", "exp", "kernel", "narrow", "operation", "scratch", "widen"]
 
-# One parallel call at a time: Numba's "workqueue" pool ends the process when two threads enter it.
+# Of the crew, which runs one program at a time, and of `scratch`.
 LOCK = threading.Lock()
-_thread = threading.local()
+_OPERATIONS: list[Any] = []
 _scratch = torch.empty(0, dtype=torch.uint8)
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN and infinities stay
@@ -53,8 +53,7 @@ def _cache_folder() -> Path | None:
 
 
 def _set_up() -> bool:
-    """Choose Numba's pool and cache; whether compiled kernels can be kept on disk."""
-    numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+    """Choose Numba's cache; whether compiled kernels can be kept on disk."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return True
     folder = _cache_folder()
@@ -66,21 +65,23 @@ def _set_up() -> bool:
 _CAN_CACHE = _set_up()
 
 
-def kernel(parallel: bool = False) -> Callable[[Callable[..., Any]], Any]:
+def kernel() -> Callable[[Callable[..., Any]], Any]:
     """Compile a function at its first call; later processes load it from disk."""
     decorate: Callable[[Callable[..., Any]], Any] = numba.njit(
-        cache=_CAN_CACHE, nogil=True, parallel=parallel, fastmath=_FAST, error_model="numpy"
+        cache=_CAN_CACHE, nogil=True, fastmath=_FAST, error_model="numpy"
     )
     return decorate
 
 
-def lock_threads() -> threading.Lock:
-    """The lock of parallel calls, with Numba's thread count set to torch's."""
-    wanted = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    if getattr(_thread, "num_threads", None) != wanted:
-        numba.set_num_threads(wanted)  # of the calling thread only
-        _thread.num_threads = wanted
-    return LOCK
+def operation(function: Callable[[int, int, int], None]) -> int:
+    """Compile a function of (record, item, worker) for `kernels.cpu.crew`; its address. Processes
+    load it from disk after the first."""
+    compiled = numba.cfunc(
+        types.void(types.int64, types.int64, types.int64),
+        cache=_CAN_CACHE, fastmath=_FAST, error_model="numpy",
+    )(function)  # fmt: skip
+    _OPERATIONS.append(compiled)  # nothing else keeps it
+    return int(compiled.address)
 
 
 def scratch(num_bytes: int) -> int:

@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any
+import struct
 
 import numba
 import numpy as np
 import torch
 
 from kernels.cpu.bytes import GROUP, HALF, byte_product, group_bytes, quantise
+from kernels.cpu.crew import launch, num_workers
 from kernels.cpu.emit import LANES
-from kernels.cpu.jit import address, kernel, lock_threads, narrow, scratch
+from kernels.cpu.jit import LOCK, address, narrow, operation, scratch
 from kernels.cpu.tensors import KINDS
-from kernels.cpu.vector import take
 
 _VECTORS = 2  # of 16 weight rows in a tile
 _ROWS = 6  # of x in a tile, at most: 12 sums and 12 dots in 32 registers
-_FEW_ROWS = 16  # quantised by one thread
 
 
 def pack(codes: torch.Tensor, scale: torch.Tensor, least: torch.Tensor, bits: int) -> torch.Tensor:
@@ -66,76 +65,94 @@ def unpack_rows(packed: torch.Tensor, rows: torch.Tensor, bits: int) -> torch.Te
     return torch.addcmul(least, codes.float(), scale).flatten(1)
 
 
-@numba.njit(inline="always")
-def _quantise_row(x, x_bytes, groups, codes, scales, sums, is_bf16, gated):
-    """A row of x at an address -> codes and scales at theirs, and the sums of its groups."""
-    for g in range(groups):
-        total = np.float32(0)
-        for half in range(2):
-            place = g * GROUP + half * HALF
-            total += quantise(
-                x + place * x_bytes, x + (groups * GROUP + place) * x_bytes, codes + place,
-                scales + (2 * g + half) * 4, is_bf16, gated,
-            )  # fmt: skip
-        sums[g] = total
+# --- operations ----------------------------------------------------------------------------------
+
+# Of the rows of x: address, elements from row to row, groups of a row, parts that a row is done in;
+# addresses of what becomes of them.
+QUANTISE = struct.Struct("<7q")
+_X, _X_ROW, _GROUPS, _PARTS, _CODES, _SCALES, _SUMS = range(7)
+# Of the product: the last four as above, number of rows, groups; weights, bias or 0, out and its
+# columns; tiles of an item and of all; memory of the workers.
+MULTIPLY = struct.Struct("<12q")
+(
+    _M_CODES, _M_SCALES, _M_SUMS, _M_ROWS, _M_GROUPS, _M_PACKED, _M_BIAS, _M_OUT, _M_COLUMNS,
+    _M_GRAIN, _M_TILES, _M_MEMORY,
+) = range(12)  # fmt: skip
+TILE_BYTES = _ROWS * _VECTORS * LANES * 4  # of a worker's memory
 
 
 @functools.cache
-def _kernel(kind: type, bits: int, gated: int) -> Any:
+def quantise_operation(kind: type, gated: int) -> int:
+    """An item is a part of a row of x, that becomes codes, scales and the sums of its groups."""
     is_bf16 = int(kind is np.uint16)
+    x_bytes = 4 - 2 * is_bf16
+
+    def quantise_rows(record, item, worker):
+        r = numba.carray(address(record), 7, np.int64)
+        groups, parts = r[_GROUPS], r[_PARTS]
+        row, part = item // parts, item % parts
+        x, codes = r[_X] + row * r[_X_ROW] * x_bytes, r[_CODES] + row * groups * GROUP
+        scales = r[_SCALES] + row * groups * 8
+        sums = numba.carray(address(r[_SUMS] + row * groups * 4), groups, np.float32)
+        for g in range(part * groups // parts, (part + 1) * groups // parts):
+            total = np.float32(0)
+            for half in range(2):
+                place = g * GROUP + half * HALF
+                total += quantise(
+                    x + place * x_bytes, x + (groups * GROUP + place) * x_bytes, codes + place,
+                    scales + (2 * g + half) * 4, is_bf16, gated,
+                )  # fmt: skip
+            sums[g] = total
+
+    return operation(quantise_rows)
+
+
+@functools.cache
+def multiply_operation(kind: type, bits: int) -> int:
+    """An item is some tiles of 32 rows of weights, times all rows of x."""
     size = group_bytes(bits)
     width = _VECTORS * LANES
 
-    @kernel(parallel=True)
-    def multiply(
-        x_at, x_row, num_rows, groups, packed_at, num_tiles, bias_at, has_bias, out_at, columns,
-        codes_at, scales_at, sums_at, tiles_at, workers, counter_at,
-    ):  # fmt: skip
-        x_bytes = 2 if is_bf16 else 4
-        numba.carray(address(counter_at), 1, np.int64)[0] = 0
-        sums = numba.carray(address(sums_at), num_rows * groups, np.float32)
-        out = numba.carray(address(out_at), (num_rows, columns), kind)
+    def multiply(record, item, worker):
+        r = numba.carray(address(record), 12, np.int64)
+        num_rows, groups, columns, bias_at = r[_M_ROWS], r[_M_GROUPS], r[_M_COLUMNS], r[_M_BIAS]
+        out = numba.carray(address(r[_M_OUT]), (num_rows, columns), kind)
         bias = numba.carray(address(bias_at), columns, np.float32)
-        if num_rows <= _FEW_ROWS:
-            for row in range(num_rows):
-                _quantise_row(
-                    x_at + row * x_row * x_bytes, x_bytes, groups, codes_at + row * groups * GROUP,
-                    scales_at + row * groups * 8, sums[row * groups :], is_bf16, gated,
-                )  # fmt: skip
-        else:
-            for row in numba.prange(num_rows):
-                _quantise_row(
-                    x_at + row * x_row * x_bytes, x_bytes, groups, codes_at + row * groups * GROUP,
-                    scales_at + row * groups * 8, sums[row * groups :], is_bf16, gated,
-                )  # fmt: skip
+        tile_at = r[_M_MEMORY] + worker * TILE_BYTES
+        tile = numba.carray(address(tile_at), (_ROWS, width), np.float32)
         stripes = (num_rows + _ROWS - 1) // _ROWS
-        for worker in numba.prange(workers):
-            tile_at = tiles_at + worker * _ROWS * width * 4
-            tile = numba.carray(address(tile_at), (_ROWS, width), np.float32)
-            while True:
-                item = take(counter_at)
-                if item >= num_tiles:
-                    break
-                first = item * width
-                weights = packed_at + item * _VECTORS * groups * size
-                last = min(width, columns - first)
-                for stripe in range(stripes):
-                    row = stripe * num_rows // stripes
-                    rows = (stripe + 1) * num_rows // stripes - row
-                    codes, scales = codes_at + row * groups * GROUP, scales_at + row * groups * 8
-                    some = sums_at + row * groups * 4
-                    byte_product(
-                        codes, groups * GROUP, scales, some, 2 * groups, weights, groups * size,
-                        tile_at, groups, rows, _ROWS, _VECTORS, bits,
-                    )  # fmt: skip
-                    for r in range(rows):
-                        for i in range(last):
-                            value = tile[r, i]
-                            if has_bias:
-                                value += bias[first + i]
-                            out[row + r, first + i] = narrow(out, value)
+        for number in range(item * r[_M_GRAIN], min((item + 1) * r[_M_GRAIN], r[_M_TILES])):
+            first = number * width
+            weights = r[_M_PACKED] + number * _VECTORS * groups * size
+            last = min(width, columns - first)
+            for stripe in range(stripes):
+                row = stripe * num_rows // stripes
+                rows = (stripe + 1) * num_rows // stripes - row
+                codes = r[_M_CODES] + row * groups * GROUP
+                scales, some = r[_M_SCALES] + row * groups * 8, r[_M_SUMS] + row * groups * 4
+                byte_product(
+                    codes, groups * GROUP, scales, some, 2 * groups, weights, groups * size,
+                    tile_at, groups, rows, _ROWS, _VECTORS, bits,
+                )  # fmt: skip
+                for i in range(rows):
+                    for j in range(last):
+                        value = tile[i, j]
+                        if bias_at != 0:
+                            value += bias[first + j]
+                        out[row + i, first + j] = narrow(out, value)
 
-    return multiply
+    return operation(multiply)
+
+
+def tiles_of(packed: torch.Tensor, num_rows: int, workers: int) -> tuple[int, int, int]:
+    """(tiles of an item, number of tiles, number of items): few items, for each is taken with a
+    trip from core to core, and enough that a thread that is held up leaves some to the others."""
+    num_tiles = packed.shape[0] // _VECTORS
+    grain = max(1, num_tiles // (workers * (6 if num_rows < _ROWS else 16)))
+    return grain, num_tiles, -(-num_tiles // grain)
+
+
+# --- one product ----------------------------------------------------------------------------------
 
 
 def multiply(
@@ -152,7 +169,7 @@ def multiply(
         gated: x is [M, 2 * columns], and what is multiplied silu(first half) * second half.
     """
     m, columns = x.shape[0], x.shape[1] // (1 + gated)
-    blocks, groups = packed.shape[:2]
+    groups = packed.shape[1]
     if (
         columns != groups * GROUP
         or x.shape[1] != columns * (1 + gated)
@@ -165,15 +182,26 @@ def multiply(
         return out
     if x.stride(1) != 1:
         x = x.contiguous()
-    num_tiles = blocks // _VECTORS
-    with lock_threads():
-        workers = min(torch.get_num_threads(), num_tiles)
-        sizes = (64, m * columns, m * groups * 8, m * groups * 4, workers * _ROWS * _VECTORS * 64)
-        ends = tuple(itertools.accumulate(-(-size // 64) * 64 for size in sizes))
+    with LOCK:
+        workers = num_workers()
+        sizes = (m * columns, m * groups * 8, m * groups * 4, workers * TILE_BYTES)
+        ends = tuple(itertools.accumulate((-(-size // 64) * 64 for size in sizes), initial=0))
         at = scratch(ends[-1])
-        _kernel(KINDS[x.dtype], bits, int(gated))(
-            x.data_ptr(), x.stride(0), m, groups, packed.data_ptr(), num_tiles,
-            0 if bias is None else bias.data_ptr(), bias is not None, out.data_ptr(), num_rows,
-            at + ends[0], at + ends[1], at + ends[2], at + ends[3], workers, at,
+        quantised = (at, at + ends[1], at + ends[2])
+        kind = KINDS[x.dtype]
+        grain, num_tiles, num_items = tiles_of(packed, m, workers)
+        launch(
+            (
+                quantise_operation(kind, int(gated)), QUANTISE,
+                (x.data_ptr(), x.stride(0), groups, 1, *quantised), m,
+            ),
+            (
+                multiply_operation(kind, bits), MULTIPLY,
+                (
+                    *quantised, m, groups, packed.data_ptr(),
+                    0 if bias is None else bias.data_ptr(), out.data_ptr(), num_rows, grain,
+                    num_tiles, at + ends[3],
+                ), num_items,
+            ),
         )  # fmt: skip
     return out

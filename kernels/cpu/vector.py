@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
 from numba.extending import intrinsic
 
 from kernels.cpu.emit import (
@@ -117,17 +116,6 @@ def _soften(
             e.store(e.narrow(part), shares, e.i64(2 * LANES * v), align=2)
         else:
             e.store(part, shares, e.i64(4 * LANES * v))
-
-
-@intrinsic
-def take(typingctx: Any, counter: Any) -> Any:
-    """The int64 at an address, which is one more afterwards: work for threads to share out."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.atomic_rmw("add", place, ir.Constant(I64, 1), "monotonic")
-
-    return types.int64(types.intp), codegen
 
 
 @intrinsic

@@ -28,7 +28,7 @@ class Slow(Rig):
 
     def __init__(self, proof: Proof, monkeypatch: pytest.MonkeyPatch, chunk: int = 64) -> None:
         super().__init__(proof.load("cpu"), chunk=chunk)
-        monkeypatch.setattr(Pieces, "budget_ms", lambda self, writing, reading: 0.0)
+        monkeypatch.setattr(Pieces, "budget_ms", lambda self, writing, short: 0.0)
         monkeypatch.setattr(Pieces, "num_tokens", lambda self, budget_ms: chunk)
 
     def write(self, proof: Proof, number: int = 1) -> Sequence:
@@ -164,8 +164,9 @@ def test_time_for_prompts_is_what_a_step_takes_without_them() -> None:
     for _ in range(30):
         pieces.record(1, 10.0)
     pieces.record(1, 500.0)
-    assert (SLOWDOWN - 1) * 10 <= pieces.budget_ms(1, 1) <= (SLOWDOWN - 1) * 13.1
+    assert (SLOWDOWN - 1) * 10 <= pieces.budget_ms(1, 0) <= (SLOWDOWN - 1) * 13.1
     assert pieces.budget_ms(8, 1) == 0, "of eight nothing is known"
+    assert pieces.budget_ms(1, 0) == pytest.approx(pieces.budget_ms(1, 1) / 2)
     assert pieces.budget_ms(1, 4) == pytest.approx(4 * pieces.budget_ms(1, 1))
 
 

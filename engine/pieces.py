@@ -18,13 +18,17 @@ from engine.batch import Batch, build_batch
 from engine.model.decoder import Cache, Decoder, Pass
 from engine.plan import StepItem, StepPlan
 
-# The longest gap between two tokens is to stay under 3 normal steps; single steps scatter.
-SLOWDOWN = 1.7
+# A step takes this many times what it takes without prompts: the longest gap between two tokens is
+# to stay under 3, and single steps scatter. After a piece the caches are cold, and the part of
+# those who write takes 1.1 to 1.5 times as long: that counts.
+SLOWDOWN = 1.9
+LEAST_SHARE = 0.3  # but prompts have so much of that part, whatever it takes
+DISTURBED = 1.3  # times that part, when it took so long: one layer
 SHORT_WEIGHT = 2
 # Steps that a piece is meant to take: with more, the next prompt waits long; with fewer, much time
 # is lost where one ends.
 PIECE_STEPS = 8
-FIRST_TOKENS, LEAST_TOKENS, MOST_TOKENS = 16, 8, 128
+FIRST_TOKENS, LEAST_TOKENS, MOST_TOKENS = 16, 16, 128
 KEPT = 0.7  # of what was known before, with each new measurement
 
 
@@ -44,18 +48,32 @@ class Pieces:
         self._cache = cache
         self._block_tokens = block_tokens
         self._piece: _Piece | None = None
-        self._normal_ms: dict[int, float] = {}  # by `_size` of the number of those who write
+        # What a step takes for those who write, by `_size` of their number: with prompts beside
+        # them, without what those take themselves, or without prompts.
+        self._beside_ms: dict[int, float] = {}
+        self._alone_ms: dict[int, float] = {}
         self._layer_ms = 0.0  # of one token of the last piece; 0 = not known
 
     @property
     def is_reading(self) -> bool:
         return self._piece is not None
 
-    def budget_ms(self, num_writing: int, num_short: int) -> float:
+    def budget_ms(self, num_writing: int, num_short: int, gone_ms: float | None = None) -> float:
         """Milliseconds of a step for prompts. Where many short ones wait for their first token and
-        few write, a step may be longer: it is over soon, and a fuller batch makes up for it."""
-        normal_ms = self._normal_ms.get(_size(num_writing), 0.0)
-        return (SLOWDOWN - 1) * normal_ms * max(1.0, SHORT_WEIGHT * num_short / num_writing)
+        few write, a step may be longer: it is over soon, and a fuller batch makes up for it.
+
+        Args:
+            gone_ms: what the present step took up to now; None = as long as usual.
+        """
+        size = _size(num_writing)
+        beside_ms = self._beside_ms.get(size, 0.0)
+        alone_ms = self._alone_ms.get(size, beside_ms)
+        gone_ms = beside_ms if gone_ms is None else gone_ms
+        if gone_ms > DISTURBED * beside_ms:
+            return 0.0
+        more = max(1.0, SHORT_WEIGHT * num_short / num_writing)
+        allowed_ms = (1 + (SLOWDOWN - 1) * more) * alone_ms
+        return max(allowed_ms - gone_ms, LEAST_SHARE * beside_ms)
 
     def num_tokens(self, budget_ms: float) -> int:
         """Of the next piece: one layer of it fits, and all are done in some steps."""
@@ -65,12 +83,14 @@ class Pieces:
         wanted = int(steps * budget_ms / self._layer_ms)
         return min(max(wanted, LEAST_TOKENS), MOST_TOKENS)
 
-    def record(self, num_writing: int, ms: float) -> None:
+    def record(self, num_writing: int, ms: float, was_reading: bool) -> None:
         """What a step took for those who write."""
         size = _size(num_writing)
-        before = self._normal_ms.get(size, ms)
-        # A step that was disturbed does not count for more than two.
-        self._normal_ms[size] = KEPT * before + (1 - KEPT) * min(ms, 2 * before)
+        for known, counts in ((self._beside_ms, True), (self._alone_ms, not was_reading)):
+            if counts:
+                before = known.get(size, ms)
+                # A step that was disturbed does not count for more than two.
+                known[size] = KEPT * before + (1 - KEPT) * min(ms, 2 * before)
 
     def begin(self, items: list[StepItem], device: torch.device) -> None:
         batch = build_batch(StepPlan(prompts=items), self._block_tokens, device)

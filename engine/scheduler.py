@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Collection as Items
+from operator import attrgetter
 from typing import Protocol
 
 from engine.blocks import BlockPool
@@ -31,7 +32,8 @@ GROWTH_BLOCKS = 4
 # More prompts are not read side by side once those at hand fill a step: they would hold blocks.
 MOST_READING = 4
 FORK_STEPS = 4  # what left a window is kept so long for one who wants to fork
-SHORT_TOKENS = 256  # of a prompt that is soon read
+SHORT_TOKENS = 256  # of a prompt, without what was cached, that is soon read
+_rank = attrgetter("rank")
 SPLIT_TOKENS = 128  # a smaller budget is not split over more than two prompts
 
 
@@ -79,7 +81,7 @@ class Scheduler:
         Nobody counts as writing where all who do are less important than a prompt."""
         writing = [one.priority for one in self.running if one.num_pending == 1]
         reading = [one for one in self.running if one.num_pending > 1] + self.waiting
-        num_short = sum(one.num_pending <= SHORT_TOKENS for one in reading)
+        num_short = sum(one.num_tokens - one.num_cached <= SHORT_TOKENS for one in reading)
         if writing and reading and min(writing) > min(one.priority for one in reading):
             writing = []
         return len(writing), len(reading), num_short
@@ -395,7 +397,3 @@ class Scheduler:
         for one in self.waiting:
             assert one.phase in (Phase.WAITING, Phase.PAUSED)
             assert not one.block_tables
-
-
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.rank

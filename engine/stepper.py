@@ -94,7 +94,7 @@ class Stepper:
         """(logits of those that `plan` reads to their end, milliseconds for a piece of prompts).
         While some write, prompts of a plan are taken out of it and held until they are computed;
         then they are in the plan again."""
-        serving = self._serving
+        serving, start_s = self._serving, time.perf_counter()
         with torch.inference_mode():
             if plan.copies:
                 pairs = [(source, target) for target, source in plan.copies.items()]
@@ -117,7 +117,8 @@ class Stepper:
             middle_s = time.perf_counter()
             budget_ms = None
             if plan.decodes and self._num_writing:
-                budget_ms = pieces.budget_ms(self._num_writing, self._num_short)
+                gone_ms = (time.perf_counter() - start_s) * 1000
+                budget_ms = pieces.budget_ms(self._num_writing, self._num_short, gone_ms)
             logits = pieces.advance(scheduler.held, budget_ms)
             if logits is not None:
                 plan.prompts = scheduler.held
@@ -181,7 +182,7 @@ class Stepper:
         if self._pieces is None:
             self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
         elif plan.decodes and (prompts_ms or not plan.prompts):
-            self._pieces.record(len(plan.decodes), step_ms - prompts_ms)
+            self._pieces.record(len(plan.decodes), step_ms - prompts_ms, prompts_ms > 0)
         before = self._mean_step_ms or step_ms
         self._mean_step_ms = before + (step_ms - before) / 32
         scheduler.turns.cycle_steps = int(CYCLE_S * 1000 / self._mean_step_ms)

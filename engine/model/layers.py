@@ -249,7 +249,7 @@ class LayerReader:
             reorder = functools.partial(_ungrouped, config)
         elif config.interleaved_rope:
             reorder = functools.partial(_pairs_to_halves, config)
-        return self._linear(index, names, config.qkv_bias, reorder)
+        return self._linear(index, names, config.qkv_bias, reorder, fine=True)
 
     def _linear(
         self,
@@ -257,8 +257,10 @@ class LayerReader:
         parts: list[str],
         bias: bool,
         reorder: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        fine: bool = False,
     ) -> Linear:
-        """One product for several matrices that multiply the same x, joined by rows."""
+        """One product for several matrices that multiply the same x, joined by rows; where they are
+        codes, with 16 bits of an activation if it is `fine`."""
         dtype = activation_dtype(self._storage)
         names = [layer_name(index, part) for part in parts]
         joined = torch.cat([self.load(f"{name}.bias") for name in names]) if bias else None
@@ -268,7 +270,7 @@ class LayerReader:
         if codes is not None:
             if reorder is not None:
                 codes = codes.rows(reorder(torch.arange(codes.num_rows)))
-            return CodesLinear(codes, joined)
+            return CodesLinear(codes, joined, fine)
         weight = torch.cat([self.load(f"{name}.weight").to(dtype) for name in names])
         weight = weight if reorder is None else reorder(weight)
         return make_linear(weight, joined, self._storage, self._device)

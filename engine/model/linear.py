@@ -184,21 +184,22 @@ class PackedLinear:
 class CodesLinear:
     """Codes as a GGUF holds them, multiplied by 8-bit activations; see `kernels.cpu.products`."""
 
-    __slots__ = ("_bias", "_num_rows", "bits", "num_bytes", "packed")
+    __slots__ = ("_bias", "_fine", "_num_rows", "bits", "num_bytes", "packed")
 
-    def __init__(self, codes: Codes, bias: torch.Tensor | None) -> None:
+    def __init__(self, codes: Codes, bias: torch.Tensor | None, fine: bool = False) -> None:
+        """`fine`: with 16 bits of an activation."""
         from kernels.cpu.products import pack
 
         self.bits = codes.bits
         self.packed = pack(codes.codes, codes.scale, codes.least, codes.bits)
-        self._num_rows = codes.num_rows
+        self._num_rows, self._fine = codes.num_rows, fine
         self._bias = None if bias is None else bias.float().contiguous()
         self.num_bytes = self.packed.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         from kernels.cpu.products import multiply
 
-        return multiply(x, self.packed, self.bits, self._num_rows, self._bias)
+        return multiply(x, self.packed, self.bits, self._num_rows, self._bias, fine=self._fine)
 
     def after_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[M, 2 * columns]: silu(gate) * up is computed on the way."""
@@ -210,7 +211,7 @@ class CodesLinear:
         """The same memory, for `kernels.cpu.layers`."""
         from kernels.cpu.layer_parts import Matrix
 
-        return Matrix(self.packed, self.bits, self._num_rows, self._bias)
+        return Matrix(self.packed, self.bits, self._num_rows, self._bias, self._fine)
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """[n] numbers of rows -> [n, columns] float32: a tied embedding's look-up."""

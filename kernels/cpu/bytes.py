@@ -75,27 +75,30 @@ def _dot_half(e: Emitter, total: Any, codes: Any, signed: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def quantise(
-    typingctx: Any, x: Any, up: Any, codes: Any, scale: Any, bf16: Any, gated: Any
+    typingctx: Any, x: Any, up: Any, codes: Any, scale: Any, rest: Any, rest_scale: Any, bf16: Any,
+    gated: Any, fine: Any,
 ) -> Any:  # fmt: skip
-    """16 activations -> signed bytes of one scale; returns scale times the sum of the bytes.
+    """16 activations -> signed bytes of one scale; returns what they come to, added up.
 
     Args:
         x: address of float32, or bf16 where the constant `bf16` is 1.
         up: where the constant `gated` is 1, address of what silu(x) is multiplied with first.
         codes, scale: addresses of 16 bytes, and of a float32.
+        rest, rest_scale: the same, where the constant `fine` is 1: for what is left of x.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        emitter, constants = Emitter(builder), (bf16.literal_value, gated.literal_value)
-        return _quantise(emitter, args[0], args[1], args[2], args[3], *constants)
+        constants = [kind.literal_value for kind in (bf16, gated, fine)]
+        return _quantise(Emitter(builder), *args[:6], *constants)
 
-    if None in (getattr(kind, "literal_value", None) for kind in (bf16, gated)):
+    if None in (getattr(kind, "literal_value", None) for kind in (bf16, gated, fine)):
         return None
-    return types.float32(*[types.intp] * 4, bf16, gated), codegen
+    return types.float32(*[types.intp] * 6, bf16, gated, fine), codegen
 
 
 def _quantise(
-    e: Emitter, x: Any, up: Any, codes: Any, scale: Any, bf16: int, gated: int
+    e: Emitter, x: Any, up: Any, codes: Any, scale: Any, rest: Any, rest_scale: Any, bf16: int,
+    gated: int, fine: int,
 ) -> Any:  # fmt: skip
     builder, start = e.builder, e.i64(0)
     values = load_floats(e, x, start, bf16)
@@ -110,13 +113,27 @@ def _quantise(
     least = ir.Constant(_F32, 1e-30)
     divisor = builder.select(builder.fcmp_ordered(">", step, least), step, least)
     factor = builder.fdiv(ir.Constant(_F32, 1.0), divisor)
+    near, total = _store_codes(e, values, factor, step, codes, scale)
+    if fine:  # at most half a step is left, which is 127 of 254 parts
+        left = e.fma(builder.fneg(near), e.splat(step), values)
+        parts = ir.Constant(_F32, 254.0)
+        step, factor = builder.fdiv(step, parts), builder.fmul(factor, parts)
+        total = builder.fadd(total, _store_codes(e, left, factor, step, rest, rest_scale)[1])
+    return total
+
+
+def _store_codes(
+    e: Emitter, values: Any, factor: Any, step: Any, codes: Any, scale: Any
+) -> tuple[Any, Any]:
+    """(the bytes as floats, step times their sum)"""
+    builder, start = e.builder, e.i64(0)
     near = e.call("llvm.rint.v16f32", _FLOATS, (e.mul(values, e.splat(factor)),))
     near = e.min(e.max(near, e.number(-127.0)), e.number(127.0))
     whole = builder.fptosi(near, _INTS)
     e.store(builder.trunc(whole, ir.VectorType(_I8, LANES)), codes, start, align=1)
     e.store(step, scale, start)
     total = e.call("llvm.vector.reduce.add.v16i32", _I32, (whole,))
-    return builder.fmul(builder.sitofp(total, _F32), step)
+    return near, builder.fmul(builder.sitofp(total, _F32), step)
 
 
 @intrinsic(prefer_literal=True)

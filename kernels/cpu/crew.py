@@ -32,18 +32,21 @@ FUNCTION, RECORD, ITEMS, ROW = 0, 1, 2, 3  # words of a row of a program's table
 MOST_OPERATIONS = 4096
 _LINE = 16  # words from one counter to the next: writes to others do not disturb who waits for one
 # Words of the crew's own memory.
-_GENERATION, _TABLE, _NUM, _WORKERS, _STOP, _YIELD, _NAP = range(0, 7 * _LINE, _LINE)
-_COUNTERS = 7 * _LINE  # of each operation: items taken, items done
+_GENERATION, _TABLE, _NUM, _WORKERS, _STOP, _NAP = range(0, 6 * _LINE, _LINE)
+_COUNTERS = 6 * _LINE  # of each operation: items taken, items done
 # A word of items taken: the program's number, how many items there are, how many are taken. All in
 # one, for who comes late must not believe a table that is being written for the next program.
 _BITS = 20
 _MASK = (1 << _BITS) - 1
 _PROGRAMS = 1 << 23  # then their numbers begin again
 
-_SPINS = 2_000  # looks before a thread offers its core to others: some 50 us
-_YIELDS = 4_000  # and before it sleeps between looks: some ms
+# Looks, of some 20 ns, before a thread sleeps between them: where another holds an item, and where
+# there is no program. It does not offer its core with sched_yield: Linux since 6.6 counts that
+# against it, and after thousands of times lets it wait for 100 ms.
+_SPINS, _IDLE_SPINS = 2_000, 20_000
+_NAP_US = 50  # that the system makes 100 or more
+_NAPS = 5_000  # before it waits until it is called
 _num_workers = 0  # 0 = not said
-_NAPS = 10_000  # of 50 us and more, before it waits until it is called
 
 
 @numba.njit(inline="always")
@@ -73,7 +76,7 @@ def _take_part(control: Any, worker: Any, generation: Any) -> None:
             if spins < _SPINS:
                 relax()
             else:
-                call_operation(load_word(control + _YIELD * 8), 0, 0, 0)
+                call_operation(load_word(control + _NAP * 8), 1, 0, 0)
 
 
 @kernel()
@@ -104,12 +107,10 @@ def _help(control: Any, worker: Any) -> bool:
         if load_word(control + _STOP * 8) != 0:
             return False
         spins += 1
-        if spins < _SPINS:
+        if spins < _IDLE_SPINS:
             relax()
-        elif spins < _SPINS + _YIELDS:
-            call_operation(load_word(control + _YIELD * 8), 0, 0, 0)
-        elif spins < _SPINS + _YIELDS + _NAPS:
-            call_operation(load_word(control + _NAP * 8), 50, 0, 0)
+        elif spins < _IDLE_SPINS + _NAPS:
+            call_operation(load_word(control + _NAP * 8), _NAP_US, 0, 0)
         else:
             return True
 
@@ -150,7 +151,7 @@ class _Crew:
         self._control = -(-memory.ctypes.data // 64) * 64
         start = (self._control - memory.ctypes.data) // 8
         words = memory[start:]
-        words[_YIELD], words[_NAP] = _system_calls()
+        words[_NAP] = _sleep_function()
         self._words = words
         self._helpers: list[_Helper] = []
         atexit.register(self._stop)
@@ -169,16 +170,13 @@ class _Crew:
             helper.join()
 
 
-def _system_calls() -> tuple[int, int]:
-    """Addresses of functions that offer the core to other threads, and that sleep."""
+def _sleep_function() -> int:
+    """Address of the system's function that sleeps for so many microseconds, or for a moment."""
     if sys.platform == "win32":
-        kernel32 = ctypes.WinDLL("kernel32")
-        calls = (kernel32.SwitchToThread, kernel32.SwitchToThread)
+        call = ctypes.WinDLL("kernel32").SwitchToThread
     else:
-        library = ctypes.CDLL(None)
-        calls = (library.sched_yield, library.usleep)
-    first, second = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in calls)
-    return first, second
+        call = ctypes.CDLL(None).usleep
+    return ctypes.cast(call, ctypes.c_void_p).value or 0
 
 
 @functools.cache

@@ -23,8 +23,9 @@ SUM, ADDED, WEIGHT, WIDTH, CODES, SCALES, SUMS, NORM, EPS = range(9)
 
 
 @functools.cache
-def add_norm_operation() -> int:
+def add_norm_operation(fine: int) -> int:
     """An item is a row of float32: sum += added, and its RMS norm, as codes if they are wanted."""
+    each = 1 + fine
 
     def add_norm(record, item, worker):
         r = numba.carray(address(record), 9, np.int64)
@@ -47,16 +48,20 @@ def add_norm_operation() -> int:
         if codes_at == 0:
             return
         groups = width // GROUP
-        sums = numba.carray(address(r[6] + item * groups * 4), groups, np.float32)
+        row = item * each
+        codes_at, scales_at = codes_at + row * width, r[5] + row * groups * 8
+        sums = numba.carray(address(r[6] + row * groups * 4), 2 * groups, np.float32)
         for g in range(groups):
             some = np.float32(0)
             for half in range(2):
                 place = g * GROUP + half * HALF
                 some += quantise(
-                    norm_at + place * 4, 0, codes_at + item * width + place,
-                    r[5] + (item * groups * 2 + 2 * g + half) * 4, 0, 0,
+                    norm_at + place * 4, 0, codes_at + place, scales_at + (2 * g + half) * 4,
+                    codes_at + width + place, scales_at + (2 * (groups + g) + half) * 4, 0, 0, fine,
                 )  # fmt: skip
             sums[g] = some
+            if fine:
+                sums[groups + g] = 0
 
     return operation(add_norm)
 
@@ -97,6 +102,7 @@ class Matrix:
     bits: int
     num_rows: int
     bias: torch.Tensor | None  # float32
+    fine: bool  # multiplied by 16 bits of x; known of Q, K and V only
 
 
 @dataclass(frozen=True, slots=True)

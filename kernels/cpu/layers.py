@@ -87,6 +87,7 @@ class LayerProgram:
             np.array([number for number, layer in enumerate(layers) if layer.rope == rope])
             for rope in range(max(layer.rope for layer in layers) + 1)
         ]
+        self._fine = layers[0].qkv.fine
         self._choose_operations(kv_dtype)
         self._fill()
 
@@ -101,14 +102,14 @@ class LayerProgram:
         most_rows, self._per_item = attention_tiles.most_rows_of(group)
         self._kinds = [(tiles, tile_bytes, most_rows)]
         functions = {
-            _NORM_IN: add_norm_operation(),
+            _NORM_IN: add_norm_operation(int(self._fine)),
+            _NORM_MLP: add_norm_operation(0),
             _TURN: turn_operation(np.float32, kv_kind),
             _TILES: attention_tiles.tiles_operation(np.float32, kv_kind, v_vectors),
             _MERGE_ROWS: merge_operation(np.float32),
-            _BYTES: quantise_operation(np.float32, 0),
-            _SILU: quantise_operation(np.float32, 1),
+            _BYTES: quantise_operation(np.float32, 0, 0),
+            _SILU: quantise_operation(np.float32, 1, 0),
         }
-        functions[_NORM_MLP] = functions[_NORM_IN]
         functions[_MERGE_TILES] = functions[_MERGE_ROWS]
         if any(layer.head_norms for layer in self._layers):
             functions[_HEADS] = head_norm_operation()
@@ -123,9 +124,9 @@ class LayerProgram:
         for number, layer in enumerate(self._layers):
             for kind, matrix in self._matrices(layer):
                 self._table[number, kind, crew.FUNCTION] = multiply_operation(
-                    np.float32, matrix.bits
+                    np.float32, matrix.bits, int(matrix.fine)
                 )
-        self._last_table[crew.FUNCTION] = functions[_NORM_IN]
+        self._last_table[crew.FUNCTION] = functions[_NORM_MLP]
 
     def _matrices(self, layer: LayerWeights) -> list[tuple[int, Matrix]]:
         return [(_QKV, layer.qkv), (_OUT, layer.output), (_UP, layer.up), (_DOWN, layer.down)]
@@ -189,7 +190,7 @@ class LayerProgram:
         self._capacity, self._num_parts, self._workers = num_rows, (parts[0], parts[1]), workers
         shape = self._shape
         q_dim = shape.num_heads * shape.dim
-        widest = max(shape.hidden, q_dim, shape.intermediate)
+        widest = max(shape.hidden * (1 + self._fine), q_dim, shape.intermediate)
         memory = [worker_bytes for _, worker_bytes, _ in self._kinds]
         part_bytes = [most * (shape.dim + 2) * 4 for _, _, most in self._kinds]
         sizes = {

@@ -72,13 +72,13 @@ def test_who_is_less_important_than_a_prompt_may_be_held_up() -> None:
     writer = request(1, 3)
     scheduler.add(writer)
     step(scheduler)
-    assert scheduler.load() == (0, 0)
+    assert scheduler.load() == (1, 0, 0)
     front = request(2, 20)
     front.priority = FRONT
     scheduler.add(front)
-    assert scheduler.load() == (0, 1)
+    assert scheduler.load() == (0, 1, 1)
     scheduler.set_priority(writer, FRONT)
-    assert scheduler.load() == (1, 1)
+    assert scheduler.load() == (1, 1, 1)
 
 
 def test_everybody_writes_where_a_step_has_not_room_for_all() -> None:

@@ -54,6 +54,24 @@ def test_product_and_look_up(rows, columns, bits):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_sixteen_bits_of_an_activation(rows, columns, bits):
+    """Nothing that float32 would show is lost: half a step of 254 * 127 in each direction."""
+    packed, floats = matrix(rows, columns, bits)
+    for num_rows in (1, 2, 3, 4, 7, 40):
+        x = torch.randn(num_rows, columns, generator=torch.Generator().manual_seed(num_rows))
+        x[0] = 0.0
+        exact = x @ floats.T
+        fine = products.multiply(x, packed, bits, rows, None, fine=True)
+        coarse = products.multiply(x, packed, bits, rows, None)
+        steps = x.unflatten(1, (-1, 16)).abs().amax(-1, keepdim=True) / (127 * 254)
+        most = (steps.expand(-1, -1, 16).flatten(1) / 2) @ floats.abs().T
+        assert ((fine - exact).abs() <= 1.1 * most + 1e-5 * exact.abs().max()).all()
+        assert (fine - exact).abs().max() < (coarse - exact).abs().max() / 20 or num_rows == 1
+        assert (fine[0] == 0).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
 def test_a_row_does_not_hang_on_its_company(bits):
     packed, _ = matrix(64, 96, bits)
     x = torch.randn(23, 96, generator=torch.Generator().manual_seed(1))

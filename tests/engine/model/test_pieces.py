@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.messages import BlockState
-from engine.pieces import LEAST_TOKENS, MOST_TOKENS, SLOWDOWN, Pieces
+from engine.pieces import DISTURBED, LEAST_SHARE, LEAST_TOKENS, MOST_TOKENS, SLOWDOWN, Pieces
 from engine.sequence import Phase, Sequence
 from tests.engine.model.test_family_exactness import Proof, Rig, prove, use_one_thread
 
@@ -28,7 +28,7 @@ class Slow(Rig):
 
     def __init__(self, proof: Proof, monkeypatch: pytest.MonkeyPatch, chunk: int = 64) -> None:
         super().__init__(proof.load("cpu"), chunk=chunk)
-        monkeypatch.setattr(Pieces, "budget_ms", lambda self, writing, short: 0.0)
+        monkeypatch.setattr(Pieces, "budget_ms", lambda *args: 0.0)
         monkeypatch.setattr(Pieces, "num_tokens", lambda self, budget_ms: chunk)
 
     def write(self, proof: Proof, number: int = 1) -> Sequence:
@@ -158,16 +158,30 @@ def make(num_layers: int = 30) -> Pieces:
     return Pieces(decoder, cache, 16)
 
 
-def test_time_for_prompts_is_what_a_step_takes_without_them() -> None:
+def test_a_step_is_so_many_times_as_long_as_without_prompts() -> None:
     pieces = make()
-    assert pieces.budget_ms(1, 1) == 0
+    assert pieces.budget_ms(1, 1) == 0, "nothing is known"
     for _ in range(30):
-        pieces.record(1, 10.0)
-    pieces.record(1, 500.0)
-    assert (SLOWDOWN - 1) * 10 <= pieces.budget_ms(1, 0) <= (SLOWDOWN - 1) * 13.1
+        pieces.record(1, 10.0, was_reading=False)
+    assert pieces.budget_ms(1, 0) == pytest.approx((SLOWDOWN - 1) * 10)
+    assert pieces.budget_ms(1, 0, gone_ms=12.0) == pytest.approx(SLOWDOWN * 10 - 12)
+    for _ in range(30):
+        pieces.record(1, 13.0, was_reading=True)
+    assert pieces.budget_ms(1, 0) == pytest.approx(SLOWDOWN * 10 - 13, abs=0.1)
+    assert pieces.budget_ms(1, 2) > 3 * pieces.budget_ms(1, 0), "many short prompts wait"
     assert pieces.budget_ms(8, 1) == 0, "of eight nothing is known"
-    assert pieces.budget_ms(1, 0) == pytest.approx(pieces.budget_ms(1, 1) / 2)
-    assert pieces.budget_ms(1, 4) == pytest.approx(4 * pieces.budget_ms(1, 1))
+
+
+def test_prompts_never_stand_still_and_a_disturbed_step_counts_little() -> None:
+    pieces = make()
+    for _ in range(30):
+        pieces.record(1, 10.0, was_reading=False)
+    pieces.record(1, 500.0, was_reading=False)
+    assert pieces.budget_ms(1, 0) < (SLOWDOWN - 1) * 13.1
+    for _ in range(60):
+        pieces.record(1, 40.0, was_reading=True)
+    assert pieces.budget_ms(1, 0) == pytest.approx(LEAST_SHARE * 40, abs=0.1)
+    assert pieces.budget_ms(1, 0, gone_ms=DISTURBED * 40 + 1) == 0
 
 
 @pytest.mark.parametrize("num_layers", [1, 4, 30])

@@ -22,10 +22,12 @@ from engine.messages import (
     ChatMessage,
     ModelInfo,
     SamplingParams,
+    StepStats,
     Submit,
     TokenLogprob,
 )
 from engine.places import data_dir, starter_path
+from engine.plan import STEP_PARTS
 
 Report = dict[str, object]
 
@@ -37,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (TesseraError, OSError) as error:
         print(str(error), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Interrupted; nothing was written.", file=sys.stderr)
+        return 130
     print(json.dumps(report, ensure_ascii=False))
     return 0
 
@@ -237,9 +242,12 @@ def _bench(args: argparse.Namespace) -> Report:
     prompts = _read_json(args.prompts_file)
     if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
         raise ConfigError(f"{args.prompts_file} is not a JSON list of texts")
-    if not 1 <= args.sessions <= len(prompts):
+    if args.sessions < 1:
+        raise ConfigError(f"--sessions is {args.sessions}; it must be 1 or more")
+    if args.sessions > len(prompts):
         raise ConfigError(
-            f"--sessions is {args.sessions} and {args.prompts_file} holds {len(prompts)} prompts"
+            f"--sessions is {args.sessions} and {args.prompts_file} holds {len(prompts)} prompts: "
+            "it must hold one for each session"
         )
     params = SamplingParams(max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)
     config = _config(args, args.prefix_cache, max_running=max(256, args.sessions))
@@ -263,12 +271,34 @@ def _bench(args: argparse.Namespace) -> Report:
     failed = next((outcome.error for outcome in run.outcomes if outcome.error), "")
     if failed:
         raise ConfigError(failed)
-    return _bench_report(run, engine.info)
+    report = _bench_report(run, engine.info)
+    return {**report, "profile": _profile(run)} if args.profile else report
+
+
+def _decodes(run: Run) -> list[StepStats]:
+    """Steps without prompts."""
+    prompts = STEP_PARTS.index("prompts")
+    return [s for s in run.steps if s.num_prefill_tokens == 0 and not s.parts_ms[prompts]]
+
+
+def _profile(run: Run) -> Report:
+    """Where a step without prompts spends its time: milliseconds, and the share that is not the
+    model. Of steps in which all chats write, if there were some."""
+    steps = _decodes(run)
+    most = max((step.num_decode_tokens for step in steps), default=0)
+    full = [step.parts_ms for step in steps if step.num_decode_tokens == most]
+    if not full:
+        return {"steps": 0}
+    means = [statistics.fmean(parts) for parts in zip(*full, strict=True)]
+    by_name = dict(zip(STEP_PARTS, means, strict=True))
+    ms = {f"{name}_ms": round(mean, 3) for name, mean in by_name.items() if name != "prompts"}
+    share = 1 - by_name["model"] / sum(means)
+    return {"steps": len(full), "chats": most, **ms, "share_without_model": round(share, 4)}
 
 
 def _bench_report(run: Run, info: ModelInfo) -> Report:
     usages = [outcome.usage for outcome in run.outcomes if outcome.usage]
-    decode_ms = [step.step_ms for step in run.steps if step.num_prefill_tokens == 0]
+    decode_ms = [step.step_ms for step in _decodes(run)]
     ttfts_ms = [usage.ttft_ms for usage in usages]
     tokens = sum(usage.new_tokens for usage in usages)
     return {

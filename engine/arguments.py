@@ -57,7 +57,7 @@ def command_parser(generate: Command, bench: Command, compare_slab: Command) -> 
         "--precision",
         choices=["exact", "fast"],
         default="fast",
-        help="exact: fp32 throughout; fast: bf16 (the default)",
+        help="exact: fp32 throughout; fast: weights as the file stores them, or bf16 (the default)",
     )
     shared.add_argument(
         "--backend",
@@ -160,6 +160,7 @@ def command_parser(generate: Command, bench: Command, compare_slab: Command) -> 
         "--ignore-eos", action="store_true", help="write on past the end token, to the full length"
     )
     measure.add_argument("--prefix-cache", action="store_true", help="use it; off when measuring")
+    measure.add_argument("--profile", action="store_true", help="say where a step spends its time")
     measure.set_defaults(command=bench)
 
     slab = commands.add_parser("compare-slab", parents=[shared], help="blocks against slabs")

@@ -56,7 +56,6 @@ def compare_slab(
     Raises:
         ModelError, ConfigError: as `open_model`.
     """
-    torch.set_num_threads(config.num_threads or torch.get_num_threads())
     default_blocks = -(-4 * slab_tokens // config.block_tokens)
     # The tensors are larger than the pool that is compared: slabs of odd lengths need a partly
     # filled block per request on top, which is bookkeeping of ours and not their waste.

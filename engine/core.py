@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.device import num_threads
 from engine.errors import RequestError, SamplingError
 from engine.intake import Intake, Tokenised, fork
 from engine.loading import Loader
@@ -45,7 +45,6 @@ from engine.reply import Reply
 from engine.sequence import Sequence
 from engine.serving import Serving
 from engine.stepper import Sampled, Stepper
-from kernels.dispatch import set_num_threads
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +79,7 @@ class Engine:
         self._pinned_messages: dict[int, int | None] = {}  # owner -> from the start, None = all
         self._events: list[Event] = []
         self._stats: StepStats | None = None
+        self._ran_s = 0.0  # end of the last step's computing
         self._sent_version = -1
         self._sent_s = 0.0
 
@@ -137,14 +137,11 @@ class Engine:
             "The model was changed while this reply was being written; ask again to have it from "
             "the new one."
         )
-        threads = num_threads(self._config)
-        set_num_threads(threads, own_kernels=False)  # others are far slower at reading weights
         loaded = self._loader.load(path)
         if isinstance(loaded, ModelFailed):
             self._events.append(loaded)
         if not isinstance(loaded, Serving):
             return
-        set_num_threads(threads, loaded.model.has_own_kernels)
         self._serving = loaded
         self._stepper = Stepper(loaded)
         self._intake.start_worker()
@@ -246,6 +243,7 @@ class Engine:
         """One forward pass over whatever the scheduler chose."""
         assert self._stepper is not None
         result = self._stepper.run()
+        self._ran_s = time.perf_counter()
         for sequence in result.admitted:
             self._say_prefix(sequence)
         self._stats = result.stats or self._stats
@@ -334,6 +332,9 @@ class Engine:
             self._sent_version, self._sent_s = pool.version, now_s
         if self.is_idle:
             self._check_idle()
+        if self._stats:
+            text_ms = (time.perf_counter() - self._ran_s) * 1000
+            self._stats = replace(self._stats, parts_ms=(*self._stats.parts_ms[:-1], text_ms))
         if self._events or self._stats or picture:
             step_events = StepEvents(tuple(self._events), self._stats, picture)
             self._events, self._stats = [], None

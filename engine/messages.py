@@ -46,8 +46,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The natural logarithm of a token's probability in the model's own distribution, before
-    bias, penalties, temperature and filters."""
+    """Natural logarithm of a token's probability, before bias, penalties, temperature, filters."""
 
     token_id: int
     logprob: float
@@ -140,6 +139,7 @@ class StepStats:
     written_slots: int = 0  # of the running requests, after the step
     held_slots: int = 0  # a shared block counts once
     num_used_blocks: int = 0  # ACTIVE and SHARED
+    parts_ms: tuple[float, ...] = ()  # of step_ms and the text after it, as `plan.STEP_PARTS`
 
 
 # Priorities of requests: the smaller goes first, whoever came first among equals.

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from engine.sequence import Sequence
 from engine.tables import Copies
 
+# What a step spends its time on: choosing sequences and blocks; tensors of the batch; the model for
+# those who write, or for all; the model for a piece of prompts beside them; sampling; naming blocks
+# and counting; text, events and the picture of the pool.
+STEP_PARTS = ("plan", "batch", "model", "prompts", "sample", "commit", "text")
+
 
 @dataclass(frozen=True, slots=True)
 class StepItem:

@@ -18,6 +18,7 @@ from engine.messages import ModelInfo, SamplingParams
 from engine.prefix import root_digest
 from engine.scheduler import Scheduler
 from engine.text import Text
+from kernels.dispatch import set_num_threads
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel, TokenizerSource
@@ -56,7 +57,8 @@ class Serving:
 
 
 def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str], None]) -> Serving:
-    """Load a model and carve its pool from the memory that is free afterwards.
+    """Load a model and carve its pool from the memory that is free afterwards. The calling thread
+    is the one that runs its steps: torch's number of threads is set for it.
 
     Args:
         progress: called with a fraction (0 to 1) and a note; may raise to give up loading.
@@ -70,7 +72,9 @@ def open_model(path: Path, config: EngineConfig, progress: Callable[[float, str]
     from engine.warm_up import warm_up
 
     device = choose_device(config)
+    set_num_threads(num_threads(config), own_kernels=False)
     model = load_model(path, config, device, lambda f, note: progress(0.9 * f, note))
+    set_num_threads(num_threads(config), model.has_own_kernels)
     progress(0.92, "Reading the tokeniser")
     text = _text(model.tokenizer_source)
     progress(0.97, "Carving the pool")

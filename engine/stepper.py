@@ -13,7 +13,7 @@ from engine.errors import SamplingError
 from engine.messages import Logprobs, StepStats
 from engine.pace import Pace
 from engine.pieces import Pieces
-from engine.plan import StepItem, StepPlan
+from engine.plan import STEP_PARTS, StepItem, StepPlan
 from engine.sampling import SampleRow, sample, top_logprobs
 from engine.sequence import Sequence
 from engine.serving import Serving
@@ -40,6 +40,23 @@ class StepResult:
     hopeless: Sequence | None = None  # not even one token of it can be computed
 
 
+class _Clock:
+    """Milliseconds of a step's parts."""
+
+    def __init__(self) -> None:
+        self.parts = dict.fromkeys(STEP_PARTS, 0.0)
+        self._start_s = self._lap_s = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """What went by since the last call belongs to this part."""
+        now_s = time.perf_counter()
+        self.parts[part] += (now_s - self._lap_s) * 1000
+        self._lap_s = now_s
+
+    def ms(self) -> float:
+        return (time.perf_counter() - self._start_s) * 1000
+
+
 class Stepper:
     """Runs the steps of one loaded model."""
 
@@ -59,14 +76,15 @@ class Stepper:
     def run(self) -> StepResult:
         """One step. Where the device has no memory for it, nothing is computed and less is tried
         next time: fewer prompt tokens, then fewer sequences."""
-        scheduler, start_s = self._serving.scheduler, time.monotonic()
+        scheduler, clock = self._serving.scheduler, _Clock()
         self._num_writing, self._num_reading, self._num_short = scheduler.load()
         plan = scheduler.plan(self._prompt_tokens())
         result = StepResult(admitted=plan.admitted)
         if not plan.items and not scheduler.held:
             return result
+        clock.lap("plan")
         try:
-            logits, prompts_ms = self._forward(plan)
+            logits = self._forward(plan, clock)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -75,8 +93,9 @@ class Stepper:
         self._recover()
         ready = [i for i in plan.items if i.sequence.num_pending == i.num_tokens]
         result.sampled = self._sample(logits, ready)
+        clock.lap("sample")
         scheduler.commit(plan)
-        result.stats = self._measure(plan, start_s, prompts_ms)
+        result.stats = self._measure(plan, clock)
         return result
 
     def _prompt_tokens(self) -> int | None:
@@ -90,18 +109,12 @@ class Stepper:
         both = [tokens for tokens in (paced, self._limit) if tokens is not None]
         return min(both, default=None)
 
-    def _forward(self, plan: StepPlan) -> tuple[torch.Tensor, float]:
-        """(logits of those that `plan` reads to their end, milliseconds for a piece of prompts).
-        While some write, prompts of a plan are taken out of it and held until they are computed;
-        then they are in the plan again."""
-        serving, start_s = self._serving, time.perf_counter()
+    def _forward(self, plan: StepPlan, clock: _Clock) -> torch.Tensor:
+        """Logits of those that `plan` reads to their end. While some write, prompts of a plan are
+        taken out of it and held until they are computed; then they are in the plan again."""
+        serving, pieces, scheduler = self._serving, self._pieces, self._serving.scheduler
         with torch.inference_mode():
-            if plan.copies:
-                pairs = [(source, target) for target, source in plan.copies.items()]
-                wanted = torch.tensor(pairs, dtype=torch.int64, device=serving.device)
-                for k, v in zip(serving.cache.k, serving.cache.v, strict=True):
-                    serving.model.ops.copy_blocks(k, v, wanted)
-            pieces, scheduler = self._pieces, serving.scheduler
+            self._copy(plan)
             if pieces is not None and not scheduler.held:
                 pieces.forget()
             if pieces is not None and plan.prompts and plan.decodes and self._num_writing:
@@ -111,20 +124,29 @@ class Stepper:
             parts = []
             if plan.items:
                 batch = build_batch(plan, serving.pool.block_tokens, serving.device)
+                clock.lap("batch")
                 parts.append(serving.model.forward(batch, serving.cache))
-            if pieces is None or not scheduler.held:
-                return parts[0], 0.0
-            middle_s = time.perf_counter()
-            budget_ms = None
-            if plan.decodes and self._num_writing:
-                gone_ms = (time.perf_counter() - start_s) * 1000
-                budget_ms = pieces.budget_ms(self._num_writing, self._num_short, gone_ms)
-            logits = pieces.advance(scheduler.held, budget_ms)
-            if logits is not None:
-                plan.prompts = scheduler.held
-                parts.append(logits)
-            prompts_ms = (time.perf_counter() - middle_s) * 1000
-            return parts[0] if len(parts) == 1 else torch.cat(parts), prompts_ms
+            clock.lap("model")
+            if pieces is not None and scheduler.held:
+                budget_ms = None
+                if plan.decodes and self._num_writing:
+                    gone_ms = clock.ms()
+                    budget_ms = pieces.budget_ms(self._num_writing, self._num_short, gone_ms)
+                logits = pieces.advance(scheduler.held, budget_ms)
+                clock.lap("prompts")
+                if logits is not None:
+                    plan.prompts = scheduler.held
+                    parts.append(logits)
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _copy(self, plan: StepPlan) -> None:
+        if not plan.copies:
+            return
+        serving = self._serving
+        pairs = [(source, target) for target, source in plan.copies.items()]
+        wanted = torch.tensor(pairs, dtype=torch.int64, device=serving.device)
+        for k, v in zip(serving.cache.k, serving.cache.v, strict=True):
+            serving.model.ops.copy_blocks(k, v, wanted)
 
     def _sample(self, logits: torch.Tensor, ready: list[StepItem]) -> list[Sampled]:
         if not ready:
@@ -173,11 +195,11 @@ class Stepper:
 
     # --- figures ----------------------------------------------------------------------------------
 
-    def _measure(self, plan: StepPlan, start_s: float, prompts_ms: float) -> StepStats:
+    def _measure(self, plan: StepPlan, clock: _Clock) -> StepStats:
         scheduler = self._serving.scheduler
         written, held = scheduler.slots()
-        now_s = time.monotonic()
-        step_ms = (now_s - start_s) * 1000
+        clock.lap("commit")
+        step_ms, prompts_ms = clock.ms(), clock.parts["prompts"]
         num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
         if self._pieces is None:
             self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
@@ -193,10 +215,11 @@ class Stepper:
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             waste_ratio=1 - written / held if held else 0.0,
-            time_s=now_s,
+            time_s=time.monotonic(),
             written_slots=round(written),
             held_slots=held,
             num_used_blocks=self._serving.pool.num_used,
+            parts_ms=tuple(clock.parts.values()),
         )
 
 

@@ -5,6 +5,7 @@ The thread imports torch; whoever creates it does not.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from engine.intake import Tokenised
 
 log = logging.getLogger(__name__)
+
+LAST_WAIT_S = 5.0  # for the thread's end, where the process ends first
 
 
 class EngineThread:
@@ -38,7 +41,15 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
+        # A daemon thread that comes back from compiled code while the interpreter ends is unwound
+        # by force, which aborts the process: so it ends before, whoever forgot to close it.
+        atexit.register(self._end_with_process)
         self._thread.start()
+
+    def _end_with_process(self) -> None:
+        if self.is_alive:
+            self.send(Shutdown())
+            self.join(LAST_WAIT_S)
 
     def send(self, command: Command) -> None:
         if isinstance(command, Shutdown):
@@ -50,7 +61,9 @@ class EngineThread:
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the thread; True when it has ended."""
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if not self.is_alive:
+            atexit.unregister(self._end_with_process)
+        return not self.is_alive
 
     @property
     def is_alive(self) -> bool:

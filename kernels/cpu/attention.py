@@ -104,7 +104,8 @@ def _attend(
         return out
     q, tables = packed_rows(q), block_tables.contiguous()
     with LOCK:
-        memory_bytes = num_workers() * worker_bytes
+        workers = num_workers()
+        memory_bytes = workers * worker_bytes
         memory_at = scratch(memory_bytes + num_parts * most_rows * (v_dim + 2) * 4)
         parts_at = memory_at + memory_bytes
         record = (
@@ -120,6 +121,7 @@ def _attend(
             group, most_rows,
         )  # fmt: skip
         launch(
+            workers,
             (attend, ATTEND, record, len(items)),
             (merge_operation(kinds[0]), MERGE_PARTS, merging, len(merges)),
         )

@@ -12,7 +12,7 @@ import torch
 
 from kernels import reference
 from kernels.cpu import rows
-from kernels.cpu.crew import launch
+from kernels.cpu.crew import launch, num_workers
 from kernels.cpu.emit import LANES
 from kernels.cpu.jit import LOCK, address, kernel, narrow, operation, widen
 from kernels.cpu.tensors import KINDS, check_pools, packed_rows
@@ -161,4 +161,4 @@ def turn_and_store(
             k_pool.shape[0] * k_pool.shape[1], TOKENS,
         )  # fmt: skip
         turn_it = turn_operation(KINDS[k.dtype], KINDS[k_pool.dtype])
-        launch((turn_it, TURN, record, -(-len(slots) // TOKENS)))
+        launch(num_workers(), (turn_it, TURN, record, -(-len(slots) // TOKENS)))

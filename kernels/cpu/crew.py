@@ -135,9 +135,9 @@ class _Helper:
 
     def _run(self) -> None:
         while _help(self._control, self._worker):
-            self._called.clear()
             self.is_asleep = True
             self._called.wait()
+            self._called.clear()
 
 
 class _Crew:
@@ -184,19 +184,21 @@ def _crew() -> _Crew:
     return _Crew()
 
 
-def run(table: int, num: int) -> None:
+def run(table: int, num: int, workers: int) -> None:
     """Run a program; `LOCK` is held.
 
     Args:
         table: address of [num, ROW] int64: an operation, the address of its record, its number of
             items, below 2 ** 20.
+        workers: threads that may take part, for whom there is memory.
     """
     assert num <= MOST_OPERATIONS
-    _crew().run(table, num, num_workers())
+    _crew().run(table, num, workers)
 
 
 def num_workers() -> int:
-    """Threads that take part; as many as torch has, if nobody has said."""
+    """Threads that shall take part; as many as torch has, if nobody has said. Another engine of
+    this process may change it at any time."""
     return _num_workers or torch.get_num_threads()
 
 
@@ -212,7 +214,7 @@ _launch = np.zeros(_LAUNCH_BYTES // 8, np.int64)
 Call = tuple[int, struct.Struct, tuple[float, ...], int]  # operation, its record, number of items
 
 
-def launch(*calls: Call) -> None:
+def launch(workers: int, *calls: Call) -> None:
     """Run some operations once; `LOCK` is held."""
     at = len(calls) * ROW * 8
     base = _launch.ctypes.data
@@ -221,4 +223,4 @@ def launch(*calls: Call) -> None:
         _launch[number * ROW : number * ROW + ROW] = function, base + at, num_items
         record.pack_into(_launch.data, at, *values)
         at += record.size
-    run(base, len(calls))
+    run(base, len(calls), workers)

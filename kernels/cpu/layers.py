@@ -279,26 +279,27 @@ class LayerProgram:
         """
         is_end = last == len(self._layers)
         with LOCK:
-            self._set(run, k_pools, v_pools)
+            workers = crew.num_workers()
+            self._set(run, k_pools, v_pools, workers)
             whole = (last - first) * len(_KINDS)
             at = self._table[first].ctypes.data
             if not is_end:
-                crew.run(at, whole)
+                crew.run(at, whole, workers)
                 return None
             if wanted is None:
-                crew.run(at, whole)
+                crew.run(at, whole, workers)
             else:
                 rest = len(_KINDS) - _BYTES
-                crew.run(at, whole - rest)
+                crew.run(at, whole - rest, workers)
                 run = self._only(run, wanted)
                 if not len(run.residual):
                     return run.residual
-                crew.run(self._table[last - 1, _BYTES].ctypes.data, rest)
+                crew.run(self._table[last - 1, _BYTES].ctypes.data, rest, workers)
             out = torch.empty_like(run.residual)
             self._last[SUM], self._last[ADDED] = run.residual.data_ptr(), run.added.data_ptr()
             self._last[NORM] = out.data_ptr()
             self._last_table[crew.ITEMS] = len(out)
-            crew.run(self._last_table.ctypes.data, 1)
+            crew.run(self._last_table.ctypes.data, 1, workers)
         return out
 
     def _only(self, run: Run, wanted: torch.Tensor) -> Run:
@@ -317,14 +318,18 @@ class LayerProgram:
         return self._shape.num_heads * self._shape.dim * 4
 
     def _set(
-        self, run: Run, k_pools: Sequence[torch.Tensor], v_pools: Sequence[torch.Tensor]
+        self,
+        run: Run,
+        k_pools: Sequence[torch.Tensor],
+        v_pools: Sequence[torch.Tensor],
+        workers: int,
     ) -> None:
         """Write this pass into the records."""
         records, table = self._records, self._table
         num_rows, n = len(run.residual), run.num_decodes
         parts = [max(group.rows[2] for group in run.groups)]
         parts.append(max(group.chunks[2] for group in run.groups))
-        self._reserve(num_rows, (parts[0], parts[1]), crew.num_workers())
+        self._reserve(num_rows, (parts[0], parts[1]), workers)
         self._set_rows(run)
         qkv_at, attended_at = self._memory["qkv"].at, self._memory["attended"].at
         for kind, skipped in ((_ROWS, 0), (_TILES, n)):

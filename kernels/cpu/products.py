@@ -203,6 +203,7 @@ def multiply(
         kind = KINDS[x.dtype]
         grain, num_tiles, num_items = tiles_of(packed, m, workers)
         launch(
+            workers,
             (
                 quantise_operation(kind, int(gated), int(fine)), QUANTISE,
                 (x.data_ptr(), x.stride(0), groups, 1, *quantised), m,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from engine.__main__ import main
+from engine.plan import STEP_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE_KEYS = {"device", "backend", "path", "precision", "storage", "weights_bytes", "version"}
@@ -108,8 +111,14 @@ def test_bench_measures_what_it_says(call, tmp_path):
     prompts.write_text(json.dumps(["Once upon a time", "The sea is", "never taken"]))
     report = call(
         "bench", "--sessions", "2", "--prompts-file", str(prompts), "--max-tokens", "20",
-        "--ignore-eos",
+        "--ignore-eos", "--profile",
     )  # fmt: skip
+    profile = report.pop("profile")
+    assert profile.pop("chats") == 2
+    assert profile.pop("steps") > 10
+    assert 0 < profile.pop("share_without_model") < 0.9
+    assert set(profile) == {f"{part}_ms" for part in STEP_PARTS if part != "prompts"}
+    assert sum(profile.values()) == pytest.approx(report["decode_ms_per_step"], rel=0.7)
     assert set(report) == {
         "sessions", "tokens", "seconds", "aggregate_tokens_per_s", "decode_ms_per_step",
         "ttft_ms_p50", "prompt_tokens_per_s", "mean_waste_ratio", "peak_rss_bytes", "engine",
@@ -181,3 +190,16 @@ def test_bad_input_is_one_sentence_and_status_2(case, tmp_path, monkeypatch, cap
     assert len(err.strip().splitlines()) == 1
     assert "Traceback" not in err
     assert "Errno" not in err
+
+
+def test_an_interrupt_is_one_sentence(data_folder):
+    command = [sys.executable, "-m", "engine", "generate", "--model", "starter", "--data-dir"]
+    command += [str(data_folder), "--prompt", "Tell me a story.", "--max-tokens", "4000"]
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(8)
+    running.send_signal(signal.SIGINT)
+    out, said = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "")
+    assert said == "Interrupted; nothing was written.\n"

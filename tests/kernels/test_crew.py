@@ -64,7 +64,7 @@ def test_every_item_is_done_once_and_in_order(workers: int) -> None:
             values = (counts[number].ctypes.data, before, sizes[number - 1] if number else 0)
             calls.append((count, RECORD, values, size))
         with LOCK:
-            crew.launch(*calls)
+            crew.launch(workers, *calls)
         for size, done in zip(sizes, counts, strict=True):
             assert done[:size].tolist() == [1] * size
 
@@ -72,7 +72,7 @@ def test_every_item_is_done_once_and_in_order(workers: int) -> None:
 def test_helpers_take_part_and_fall_asleep(workers: int) -> None:
     done = np.zeros(2_000, np.int64)
     with LOCK:
-        crew.launch((operation(_dawdle), RECORD, (done.ctypes.data, 0, 0), len(done)))
+        crew.launch(workers, (operation(_dawdle), RECORD, (done.ctypes.data, 0, 0), len(done)))
     assert done.tolist() == [1] * len(done)
     helpers = crew._crew()._helpers
     assert len(helpers) >= workers - 1
@@ -81,7 +81,7 @@ def test_helpers_take_part_and_fall_asleep(workers: int) -> None:
         time.sleep(0.05)
     assert all(helper.is_asleep for helper in helpers), "nobody spins while there is no work"
     with LOCK:
-        crew.launch((operation(_dawdle), RECORD, (done.ctypes.data, 0, 0), len(done)))
+        crew.launch(workers, (operation(_dawdle), RECORD, (done.ctypes.data, 0, 0), len(done)))
     assert done.tolist() == [2] * len(done)
 
 
@@ -93,7 +93,7 @@ def test_programs_of_several_threads_do_not_mix(workers: int) -> None:
         for _ in range(300):
             done = np.zeros(17, np.int64)
             with LOCK:
-                crew.launch((count, RECORD, (done.ctypes.data, 0, 0), len(done)))
+                crew.launch(workers, (count, RECORD, (done.ctypes.data, 0, 0), len(done)))
             if done.tolist() != [1] * len(done):
                 wrong.append(1)
 
@@ -111,7 +111,7 @@ def test_the_number_of_a_program_begins_again(workers: int) -> None:
     for _ in range(6):
         done = np.zeros(33, np.int64)
         with LOCK:
-            crew.launch((count, RECORD, (done.ctypes.data, 0, 0), len(done)))
+            crew.launch(workers, (count, RECORD, (done.ctypes.data, 0, 0), len(done)))
         assert done.tolist() == [1] * len(done)
 
 

@@ -24,7 +24,8 @@ from engine.plan import StepItem, StepPlan
 SLOWDOWN = 1.9
 LEAST_SHARE = 0.3  # but prompts have so much of that part, whatever it takes
 DISTURBED = 1.3  # times that part, when it took so long: one layer
-SHORT_WEIGHT = 2
+SHORT_WEIGHT = 3
+BURST = 4  # short prompts at least that come at once
 # Steps that a piece is meant to take: with more, the next prompt waits long; with fewer, much time
 # is lost where one ends.
 PIECE_STEPS = 8
@@ -57,6 +58,13 @@ class Pieces:
     @property
     def is_reading(self) -> bool:
         return self._piece is not None
+
+    @staticmethod
+    def is_burst(num_writing: int, num_short: int) -> bool:
+        """Whether most of those who are there wait for their first token, and soon have it: then
+        all prompts are read at once. Of 32 chats that come together each begins to write sooner
+        so, and a step with few that write costs nearly what one with all does."""
+        return num_short >= max(BURST, num_writing)
 
     def budget_ms(self, num_writing: int, num_short: int, gone_ms: float | None = None) -> float:
         """Milliseconds of a step for prompts. Where many short ones wait for their first token and

@@ -71,6 +71,7 @@ class Stepper:
         self._good_steps = 0
         self._is_short = False  # and it has been said
         self._num_writing = self._num_reading = self._num_short = 0  # in the present step
+        self._is_beside = False  # prompts are read beside those who write, without holding them up
         self._mean_step_ms: float | None = None
 
     def run(self) -> StepResult:
@@ -99,13 +100,13 @@ class Stepper:
         return result
 
     def _prompt_tokens(self) -> int | None:
-        writing, reading = self._num_writing, self._num_reading
+        writing, reading, short = self._num_writing, self._num_reading, self._num_short
+        self._is_beside = writing > 0 and not Pieces.is_burst(writing, short)
+        paced = None
         if self._pieces is None:
             paced = self._pace.prompt_tokens(writing, reading)
-        elif writing and reading:
-            paced = self._pieces.num_tokens(self._pieces.budget_ms(writing, self._num_short))
-        else:
-            paced = None
+        elif self._is_beside and reading:
+            paced = self._pieces.num_tokens(self._pieces.budget_ms(writing, short))
         both = [tokens for tokens in (paced, self._limit) if tokens is not None]
         return min(both, default=None)
 
@@ -117,7 +118,7 @@ class Stepper:
             self._copy(plan)
             if pieces is not None and not scheduler.held:
                 pieces.forget()
-            if pieces is not None and plan.prompts and plan.decodes and self._num_writing:
+            if pieces is not None and plan.prompts and plan.decodes and self._is_beside:
                 scheduler.hold(plan.prompts)
                 pieces.begin(plan.prompts, serving.device)
                 plan.prompts = []
@@ -129,7 +130,7 @@ class Stepper:
             clock.lap("model")
             if pieces is not None and scheduler.held:
                 budget_ms = None
-                if plan.decodes and self._num_writing:
+                if plan.decodes and self._is_beside:
                     gone_ms = clock.ms()
                     budget_ms = pieces.budget_ms(self._num_writing, self._num_short, gone_ms)
                 logits = pieces.advance(scheduler.held, budget_ms)

@@ -172,6 +172,13 @@ def test_a_step_is_so_many_times_as_long_as_without_prompts() -> None:
     assert pieces.budget_ms(8, 1) == 0, "of eight nothing is known"
 
 
+def test_a_burst_is_where_most_wait_for_their_first_token() -> None:
+    bursts = [(1, 4), (4, 4), (7, 25), (1, 9)]
+    others = [(1, 1), (1, 3), (5, 4), (25, 7), (8, 0)]
+    assert all(Pieces.is_burst(writing, short) for writing, short in bursts)
+    assert not any(Pieces.is_burst(writing, short) for writing, short in others)
+
+
 def test_prompts_never_stand_still_and_a_disturbed_step_counts_little() -> None:
     pieces = make()
     for _ in range(30):

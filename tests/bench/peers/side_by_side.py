@@ -72,7 +72,7 @@ def compare(args: argparse.Namespace, sessions: int) -> dict[str, object]:
     ratios = {name: round(mine / median, 2) for name, median in medians.items()}
     return {
         "sessions": sessions,
-        "ours": round(mine, 1),
+        "ours": round(mine, 3),
         "peers": medians,
         "ratio": ratios,
         "ratio_to_best": min(ratios.values()),
@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--prompt-repeat", type=int, default=5)
     parser.add_argument("--peers", default="openvino,vllm,llamacpp")
     args = parser.parse_args()
+    if "llamacpp" in args.peers and not os.environ.get("STARTER_GGUF"):
+        raise SystemExit("llama.cpp needs the path of the starter model in STARTER_GGUF")
     for sessions in map(int, args.sessions.split(",")):
         print(json.dumps(compare(args, sessions)), flush=True)
 

@@ -28,5 +28,5 @@ def arguments() -> argparse.Namespace:
 
 
 def report(num_tokens: int, seconds: float) -> None:
-    rate = round(num_tokens / seconds, 1)
+    rate = round(num_tokens / seconds, 4)  # of a prompt's first token, too
     print(json.dumps({"seconds": round(seconds, 4), "aggregate_tokens_per_s": rate}), flush=True)

@@ -161,3 +161,13 @@ class Run:
     num_decodes: int
     groups: list[GroupItems]
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]  # (cos, sin) of each table, [T, rotary_dim]
+
+
+class Memory:
+    """Bytes from a multiple of 64 on."""
+
+    def __init__(self, size: int) -> None:
+        whole = torch.empty(size + 64, dtype=torch.uint8)
+        skipped = -whole.data_ptr() % 64
+        self.tensor = whole[skipped : skipped + size]
+        self.at = self.tensor.data_ptr()

@@ -34,6 +34,7 @@ from kernels.cpu.layer_parts import (
     GroupItems,
     LayerWeights,
     Matrix,
+    Memory,
     Run,
     Shape,
     add_norm_operation,
@@ -207,7 +208,7 @@ class LayerProgram:
             "row parts": parts[0] * part_bytes[0],
             "chunk parts": parts[1] * part_bytes[1],
         }
-        self._memory = {name: _Memory(size) for name, size in sizes.items()}
+        self._memory = {name: Memory(size) for name, size in sizes.items()}
         self._place({name: piece.at for name, piece in self._memory.items()}, q_dim)
 
     def _place(self, at: dict[str, int], q_dim: int) -> None:
@@ -389,13 +390,3 @@ class LayerProgram:
             table[:, kind, crew.ITEMS] = items
         for kind in (_OUT, _DOWN):
             records[:, kind, 7] = run.added.data_ptr()
-
-
-class _Memory:
-    """Bytes from a multiple of 64 on."""
-
-    def __init__(self, size: int) -> None:
-        whole = torch.empty(size + 64, dtype=torch.uint8)
-        skipped = -whole.data_ptr() % 64
-        self.tensor = whole[skipped : skipped + size]
-        self.at = self.tensor.data_ptr()

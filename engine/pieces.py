@@ -16,7 +16,7 @@ import torch
 
 from engine.batch import Batch, build_batch
 from engine.model.decoder import Cache, Decoder, Pass
-from engine.plan import StepItem, StepPlan
+from engine.plan import Load, StepItem, StepPlan
 
 # A step takes this many times what it takes without prompts: the longest gap between two tokens is
 # to stay under 3, and single steps scatter. After a piece the caches are cold, and the part of
@@ -25,6 +25,7 @@ SLOWDOWN = 1.9
 LEAST_SHARE = 0.3  # but prompts have so much of that part, whatever it takes
 DISTURBED = 1.3  # times that part, when it took so long: one layer
 SHORT_WEIGHT = 3
+RESUMED_WEIGHT = 4
 BURST = 4  # short prompts at least that come at once
 # Steps that a piece is meant to take: with more, the next prompt waits long; with fewer, much time
 # is lost where one ends.
@@ -60,26 +61,29 @@ class Pieces:
         return self._piece is not None
 
     @staticmethod
-    def is_burst(num_writing: int, num_short: int) -> bool:
+    def is_burst(load: Load) -> bool:
         """Whether most of those who are there wait for their first token, and soon have it: then
         all prompts are read at once. Of 32 chats that come together each begins to write sooner
         so, and a step with few that write costs nearly what one with all does."""
-        return num_short >= max(BURST, num_writing)
+        return load.short >= max(BURST, load.writing)
 
-    def budget_ms(self, num_writing: int, num_short: int, gone_ms: float | None = None) -> float:
+    def budget_ms(self, load: Load, gone_ms: float | None = None) -> float:
         """Milliseconds of a step for prompts. Where many short ones wait for their first token and
-        few write, a step may be longer: it is over soon, and a fuller batch makes up for it.
+        few write, a step may be longer: it is over soon, and a fuller batch makes up for it. It
+        may be where one comes back after a pause: in a full pool those who write on would take
+        the blocks it needs before it has written anything.
 
         Args:
             gone_ms: what the present step took up to now; None = as long as usual.
         """
-        size = _size(num_writing)
+        size = _size(load.writing)
         beside_ms = self._beside_ms.get(size, 0.0)
         alone_ms = self._alone_ms.get(size, beside_ms)
         gone_ms = beside_ms if gone_ms is None else gone_ms
         if gone_ms > DISTURBED * beside_ms:
             return 0.0
-        more = max(1.0, SHORT_WEIGHT * num_short / num_writing)
+        more = max(1.0, SHORT_WEIGHT * load.short / load.writing)
+        more = max(more, RESUMED_WEIGHT if load.resumed else 1.0)
         allowed_ms = (1 + (SLOWDOWN - 1) * more) * alone_ms
         return max(allowed_ms - gone_ms, LEAST_SHARE * beside_ms)
 

@@ -14,6 +14,17 @@ STEP_PARTS = ("plan", "batch", "model", "prompts", "sample", "commit", "text")
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """How many sequences write and how many prompts are read or will be; of these the short ones,
+    and those that are read again after a pause."""
+
+    writing: int
+    reading: int
+    short: int
+    resumed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepItem:
     sequence: Sequence
     num_tokens: int  # computed in this step, starting at sequence.num_computed

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from engine.blocks import BlockPool
-from engine.plan import StepItem, StepPlan
+from engine.plan import Load, StepItem, StepPlan
 from engine.prefix import Digest
 from engine.sequence import Pause, Phase, Sequence
 from engine.tables import Copies, Start, Tables
@@ -76,15 +76,16 @@ class Scheduler:
     def is_idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def load(self) -> tuple[int, int, int]:
-        """(sequences that write, those whose prompt is read or will be, and of these the short).
-        Nobody counts as writing where all who do are less important than a prompt."""
+    def load(self) -> Load:
+        """Nobody counts as writing where all who do are less important than a prompt."""
         writing = [one.priority for one in self.running if one.num_pending == 1]
-        reading = [one for one in self.running if one.num_pending > 1] + self.waiting
-        num_short = sum(one.num_tokens - one.num_cached <= SHORT_TOKENS for one in reading)
+        reading = [one for one in self.running if one.num_pending > 1]
+        resumed = sum(one.num_preemptions > 0 for one in reading)
+        reading += self.waiting
+        short = sum(one.num_tokens - one.num_cached <= SHORT_TOKENS for one in reading)
         if writing and reading and min(writing) > min(one.priority for one in reading):
             writing = []
-        return len(writing), len(reading), num_short
+        return Load(len(writing), len(reading), short, resumed)
 
     # --- who is there -----------------------------------------------------------------------------
 

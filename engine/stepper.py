@@ -13,7 +13,7 @@ from engine.errors import SamplingError
 from engine.messages import Logprobs, StepStats
 from engine.pace import Pace
 from engine.pieces import Pieces
-from engine.plan import STEP_PARTS, StepItem, StepPlan
+from engine.plan import STEP_PARTS, Load, StepItem, StepPlan
 from engine.sampling import SampleRow, sample, top_logprobs
 from engine.sequence import Sequence
 from engine.serving import Serving
@@ -70,7 +70,7 @@ class Stepper:
         self._limit: int | None = None  # prompt tokens, after a step found no memory
         self._good_steps = 0
         self._is_short = False  # and it has been said
-        self._num_writing = self._num_reading = self._num_short = 0  # in the present step
+        self._load = Load(0, 0, 0)  # in the present step
         self._is_beside = False  # prompts are read beside those who write, without holding them up
         self._mean_step_ms: float | None = None
 
@@ -78,7 +78,7 @@ class Stepper:
         """One step. Where the device has no memory for it, nothing is computed and less is tried
         next time: fewer prompt tokens, then fewer sequences."""
         scheduler, clock = self._serving.scheduler, _Clock()
-        self._num_writing, self._num_reading, self._num_short = scheduler.load()
+        self._load = scheduler.load()
         plan = scheduler.plan(self._prompt_tokens())
         result = StepResult(admitted=plan.admitted)
         if not plan.items and not scheduler.held:
@@ -100,13 +100,13 @@ class Stepper:
         return result
 
     def _prompt_tokens(self) -> int | None:
-        writing, reading, short = self._num_writing, self._num_reading, self._num_short
-        self._is_beside = writing > 0 and not Pieces.is_burst(writing, short)
+        load = self._load
+        self._is_beside = load.writing > 0 and not Pieces.is_burst(load)
         paced = None
         if self._pieces is None:
-            paced = self._pace.prompt_tokens(writing, reading)
-        elif self._is_beside and reading:
-            paced = self._pieces.num_tokens(self._pieces.budget_ms(writing, short))
+            paced = self._pace.prompt_tokens(load.writing, load.reading)
+        elif self._is_beside and load.reading:
+            paced = self._pieces.num_tokens(self._pieces.budget_ms(load))
         both = [tokens for tokens in (paced, self._limit) if tokens is not None]
         return min(both, default=None)
 
@@ -131,8 +131,7 @@ class Stepper:
             if pieces is not None and scheduler.held:
                 budget_ms = None
                 if plan.decodes and self._is_beside:
-                    gone_ms = clock.ms()
-                    budget_ms = pieces.budget_ms(self._num_writing, self._num_short, gone_ms)
+                    budget_ms = pieces.budget_ms(self._load, clock.ms())
                 logits = pieces.advance(scheduler.held, budget_ms)
                 clock.lap("prompts")
                 if logits is not None:
@@ -203,7 +202,7 @@ class Stepper:
         step_ms, prompts_ms = clock.ms(), clock.parts["prompts"]
         num_prompt_tokens = sum(item.num_tokens for item in plan.prompts)
         if self._pieces is None:
-            self._pace.record(self._num_writing, num_prompt_tokens, step_ms)
+            self._pace.record(self._load.writing, num_prompt_tokens, step_ms)
         elif plan.decodes and (prompts_ms or not plan.prompts):
             self._pieces.record(len(plan.decodes), step_ms - prompts_ms, prompts_ms > 0)
         before = self._mean_step_ms or step_ms

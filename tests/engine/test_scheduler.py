@@ -8,7 +8,7 @@ import pytest
 
 from engine.blocks import BlockPool
 from engine.messages import BACKGROUND, FRONT, SamplingParams
-from engine.plan import StepPlan
+from engine.plan import Load, StepPlan
 from engine.prefix import root_digest
 from engine.scheduler import Scheduler
 from engine.sequence import Pause, Phase, Sequence
@@ -72,13 +72,13 @@ def test_who_is_less_important_than_a_prompt_may_be_held_up() -> None:
     writer = request(1, 3)
     scheduler.add(writer)
     step(scheduler)
-    assert scheduler.load() == (1, 0, 0)
+    assert scheduler.load() == Load(1, 0, 0)
     front = request(2, 20)
     front.priority = FRONT
     scheduler.add(front)
-    assert scheduler.load() == (0, 1, 1)
+    assert scheduler.load() == Load(0, 1, 1)
     scheduler.set_priority(writer, FRONT)
-    assert scheduler.load() == (1, 1, 1)
+    assert scheduler.load() == Load(1, 1, 1)
 
 
 def test_everybody_writes_where_a_step_has_not_room_for_all() -> None:

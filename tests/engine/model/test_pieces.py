@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from engine.messages import BlockState
-from engine.pieces import DISTURBED, LEAST_SHARE, LEAST_TOKENS, MOST_TOKENS, SLOWDOWN, Pieces
+from engine.pieces import (
+    DISTURBED,
+    LEAST_SHARE,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    RESUMED_WEIGHT,
+    SLOWDOWN,
+    Pieces,
+)
+from engine.plan import Load
 from engine.sequence import Phase, Sequence
 from tests.engine.model.test_family_exactness import Proof, Rig, prove, use_one_thread
 
@@ -160,23 +169,27 @@ def make(num_layers: int = 30) -> Pieces:
 
 def test_a_step_is_so_many_times_as_long_as_without_prompts() -> None:
     pieces = make()
-    assert pieces.budget_ms(1, 1) == 0, "nothing is known"
+    assert pieces.budget_ms(Load(1, 1, 1)) == 0, "nothing is known"
     for _ in range(30):
         pieces.record(1, 10.0, was_reading=False)
-    assert pieces.budget_ms(1, 0) == pytest.approx((SLOWDOWN - 1) * 10)
-    assert pieces.budget_ms(1, 0, gone_ms=12.0) == pytest.approx(SLOWDOWN * 10 - 12)
+    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx((SLOWDOWN - 1) * 10)
+    assert pieces.budget_ms(Load(1, 1, 0), gone_ms=12.0) == pytest.approx(SLOWDOWN * 10 - 12)
     for _ in range(30):
         pieces.record(1, 13.0, was_reading=True)
-    assert pieces.budget_ms(1, 0) == pytest.approx(SLOWDOWN * 10 - 13, abs=0.1)
-    assert pieces.budget_ms(1, 2) > 3 * pieces.budget_ms(1, 0), "many short prompts wait"
-    assert pieces.budget_ms(8, 1) == 0, "of eight nothing is known"
+    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx(SLOWDOWN * 10 - 13, abs=0.1)
+    assert pieces.budget_ms(Load(1, 2, 2)) > 3 * pieces.budget_ms(Load(1, 1, 0)), (
+        "many short prompts wait"
+    )
+    resumed = pieces.budget_ms(Load(1, 1, 0, resumed=1))
+    assert resumed > RESUMED_WEIGHT / 2 * pieces.budget_ms(Load(1, 1, 0)), "who comes back"
+    assert pieces.budget_ms(Load(8, 1, 1)) == 0, "of eight nothing is known"
 
 
 def test_a_burst_is_where_most_wait_for_their_first_token() -> None:
     bursts = [(1, 4), (4, 4), (7, 25), (1, 9)]
     others = [(1, 1), (1, 3), (5, 4), (25, 7), (8, 0)]
-    assert all(Pieces.is_burst(writing, short) for writing, short in bursts)
-    assert not any(Pieces.is_burst(writing, short) for writing, short in others)
+    assert all(Pieces.is_burst(Load(writing, short, short)) for writing, short in bursts)
+    assert not any(Pieces.is_burst(Load(writing, short, short)) for writing, short in others)
 
 
 def test_prompts_never_stand_still_and_a_disturbed_step_counts_little() -> None:
@@ -184,11 +197,11 @@ def test_prompts_never_stand_still_and_a_disturbed_step_counts_little() -> None:
     for _ in range(30):
         pieces.record(1, 10.0, was_reading=False)
     pieces.record(1, 500.0, was_reading=False)
-    assert pieces.budget_ms(1, 0) < (SLOWDOWN - 1) * 13.1
+    assert pieces.budget_ms(Load(1, 1, 0)) < (SLOWDOWN - 1) * 13.1
     for _ in range(60):
         pieces.record(1, 40.0, was_reading=True)
-    assert pieces.budget_ms(1, 0) == pytest.approx(LEAST_SHARE * 40, abs=0.1)
-    assert pieces.budget_ms(1, 0, gone_ms=DISTURBED * 40 + 1) == 0
+    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx(LEAST_SHARE * 40, abs=0.1)
+    assert pieces.budget_ms(Load(1, 1, 0), gone_ms=DISTURBED * 40 + 1) == 0
 
 
 @pytest.mark.parametrize("num_layers", [1, 4, 30])

@@ -45,7 +45,7 @@ def make_program(
         scale=config.scale,
         softcap=config.attention_softcap,
     )
-    if len(known) < len(weights) or not can_run(shape):
+    if len(known) < len(weights) or not can_run(shape, len(layers)):
         return None
     windows = [group.window for group in group_layers(config.windows)]
     return LayerProgram(known, final_norm.weight, shape, kv_dtype, windows)

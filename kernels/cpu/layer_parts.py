@@ -132,8 +132,13 @@ class Shape:
     softcap: float
 
 
-def can_run(shape: Shape) -> bool:
+MOST_LAYERS = 256  # of a program: each has 14 operations, and the crew counts 4,096
+
+
+def can_run(shape: Shape, num_layers: int) -> bool:
     """Whether rotary, store and the products take such heads and widths."""
+    if num_layers > MOST_LAYERS:
+        return False
     fits = shape.rotary_dim % (2 * LANES) == 0 and shape.kv_heads * shape.dim % LANES == 0
     widths = (shape.hidden, shape.intermediate, shape.num_heads * shape.dim)
     return fits and all(width % GROUP == 0 for width in widths)

@@ -69,7 +69,7 @@ class LayerProgram:
         kv_dtype: torch.dtype,
         windows: Sequence[int],
     ) -> None:
-        assert can_run(shape)
+        assert can_run(shape, len(layers))
         self._layers = layers
         self._final_norm = final_norm
         self._shape = shape

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.__main__ import main
@@ -198,7 +199,9 @@ def test_an_interrupt_is_one_sentence(data_folder):
     running = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(8)
+    while psutil.Process(running.pid).num_threads() < 2:  # the engine's: then it may be ended
+        assert running.poll() is None
+        time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     out, said = running.communicate(timeout=60)
     assert (running.returncode, out) == (130, "")

@@ -246,13 +246,6 @@ def one_thread() -> Iterator[None]:
 
 def use_one_thread() -> None:
     torch.set_num_threads(1)
-    # Numba's pool sets torch's number as well when it starts: let it start now.
-    empty = torch.zeros(1, 1, 8)
-    ints = torch.ones(1, dtype=torch.int32)
-    choose(CPU, torch.float32, "cpu").paged_decode(
-        empty, empty[None], empty[None], ints[None] - 1, ints, 1.0
-    )
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", params=ALL)

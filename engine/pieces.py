@@ -22,6 +22,7 @@ from engine.plan import Load, StepItem, StepPlan
 # to stay under 3, and single steps scatter. After a piece the caches are cold, and the part of
 # those who write takes 1.1 to 1.5 times as long: that counts.
 SLOWDOWN = 1.9
+COLD = 1.25  # times as long as without prompts: what is more comes from a longer context
 LEAST_SHARE = 0.3  # but prompts have so much of that part, whatever it takes
 DISTURBED = 1.3  # times that part, when it took so long: one layer
 SHORT_WEIGHT = 3
@@ -78,7 +79,8 @@ class Pieces:
         """
         size = _size(load.writing)
         beside_ms = self._beside_ms.get(size, 0.0)
-        alone_ms = self._alone_ms.get(size, beside_ms)
+        # Who writes beside a long prompt has a longer context with every token.
+        alone_ms = max(self._alone_ms.get(size, beside_ms), beside_ms / COLD)
         gone_ms = beside_ms if gone_ms is None else gone_ms
         if gone_ms > DISTURBED * beside_ms:
             return 0.0

@@ -11,6 +11,7 @@ import torch
 
 from engine.messages import BlockState
 from engine.pieces import (
+    COLD,
     DISTURBED,
     LEAST_SHARE,
     LEAST_TOKENS,
@@ -175,8 +176,8 @@ def test_a_step_is_so_many_times_as_long_as_without_prompts() -> None:
     assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx((SLOWDOWN - 1) * 10)
     assert pieces.budget_ms(Load(1, 1, 0), gone_ms=12.0) == pytest.approx(SLOWDOWN * 10 - 12)
     for _ in range(30):
-        pieces.record(1, 13.0, was_reading=True)
-    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx(SLOWDOWN * 10 - 13, abs=0.1)
+        pieces.record(1, 12.0, was_reading=True)
+    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx(SLOWDOWN * 10 - 12, abs=0.1)
     assert pieces.budget_ms(Load(1, 2, 2)) > 3 * pieces.budget_ms(Load(1, 1, 0)), (
         "many short prompts wait"
     )
@@ -200,7 +201,10 @@ def test_prompts_never_stand_still_and_a_disturbed_step_counts_little() -> None:
     assert pieces.budget_ms(Load(1, 1, 0)) < (SLOWDOWN - 1) * 13.1
     for _ in range(60):
         pieces.record(1, 40.0, was_reading=True)
-    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx(LEAST_SHARE * 40, abs=0.1)
+    grown = (SLOWDOWN / COLD - 1) * 40
+    assert pieces.budget_ms(Load(1, 1, 0)) == pytest.approx(grown, abs=0.1), "a longer context"
+    late_ms = DISTURBED * 40 - 1
+    assert pieces.budget_ms(Load(1, 1, 0), gone_ms=late_ms) == pytest.approx(LEAST_SHARE * 40)
     assert pieces.budget_ms(Load(1, 1, 0), gone_ms=DISTURBED * 40 + 1) == 0
 
 

@@ -22,7 +22,7 @@ from engine.model.linear import (
     make_linear,
 )
 from engine.model.program import make_program
-from engine.model.rope import RopeScaling, RopeTable, inverse_frequencies
+from engine.model.rope import Rope, RopeScaling, inverse_frequencies
 from kernels.dispatch import Ops
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Step:
     """What every layer of one step needs."""
 
     batch: Batch
-    turns: list[tuple[torch.Tensor, torch.Tensor]]  # (cos, sin) of each table, [T, rotary_dim]
+    turns: list[tuple[torch.Tensor, torch.Tensor]]  # (cos, sin) of each rope, [T, rotary_dim]
     prefill_cu: torch.Tensor  # [num_prefills + 1] int32, of the rows after the decode rows
 
 
@@ -97,7 +97,7 @@ class Decoder:
         alibi = alibi_of(config, device)
         # Sinks, slopes and their scale, as the attention ops take them.
         self._biases = () if alibi is None else (None, alibi.slopes, alibi.scale)
-        self._ropes: list[RopeTable] = []
+        self._ropes: list[Rope] = []
         if alibi is None:
             self._ropes.append(self._rope(config.rope_theta, config.rope_scaling, rope_factors))
         if config.local_rope is not None:
@@ -203,7 +203,7 @@ class Decoder:
     # --- the step -------------------------------------------------------------------------------
 
     def _step(self, batch: Batch) -> _Step:
-        turns = [rope.at(batch.positions, batch.max_context) for rope in self._ropes]
+        turns = [rope.at(batch.positions) for rope in self._ropes]
         decodes = batch.num_decodes
         return _Step(batch, turns, batch.cu_seqlens_q[decodes:] - decodes)
 
@@ -297,9 +297,9 @@ class Decoder:
 
     # --- loading --------------------------------------------------------------------------------
 
-    def _rope(self, theta: float, scaling: RopeScaling, factors: torch.Tensor | None) -> RopeTable:
+    def _rope(self, theta: float, scaling: RopeScaling, factors: torch.Tensor | None) -> Rope:
         frequencies = inverse_frequencies(self.config.rotary_dim, theta, scaling, factors)
-        return RopeTable(frequencies, self._device, scaling.magnitude)
+        return Rope(frequencies, self._device, scaling.magnitude)
 
     def _read_ends(self, reader: LayerReader) -> tuple[Embedding, Linear]:
         """The embedding and the output matrix: the same object where they are the same memory."""

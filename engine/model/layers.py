@@ -125,7 +125,7 @@ class Layer:
     mlp: Mlp | Mixture
     mlp_post_norm: Norm | None
     window: int
-    rope: int | None  # which of the model's rotary tables; None = no positions
+    rope: int | None  # which of the model's ropes; None = no positions
 
     @property
     def num_bytes(self) -> int:

@@ -2,10 +2,13 @@
 
     python tests/bench/gap.py --prompt-tokens 4000
 
-One chat writes; after 200 tokens another with the long prompt comes. Printed are the chat's normal
-step (median before), and the gaps between two of its tokens while the prompt is read: median, 99 of
-100, longest; beside them the longest before, which the machine alone has to answer for. The last
-line on stdout is JSON, medians of all runs.
+One chat writes; after 200 tokens another with the long prompt comes, and when that was read and
+answered the first one writes 150 more. Printed are the gaps between two of its tokens while the
+prompt is read, in milliseconds (median, 99 of 100, longest) and in steps: of the median before, and
+of a normal step where the gap was. The chat's own context grows by thousands of tokens meanwhile,
+and its step with it, so the latter lies between the medians before and after, by the token. The
+longest before and after is what the machine alone has to answer for. The last line on stdout is
+JSON, medians of all runs.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from engine.messages import (
 from engine.places import data_dir, starter_path
 
 NUM_BEFORE = 200
+NUM_AFTER = 150
+NUM_WARM_UP = 20  # steps at the start of either that do not count
 
 
 def run(prompt_tokens: int, num_chats: int) -> dict[str, float]:
@@ -61,13 +66,17 @@ def _measure(
         client.send(Submit(1 + owner, chat, prompt="Once upon a time", owner=owner))
     times: list[float] = []
     long_id, sent_s, first_s = 1000, 0.0, 0.0
-    while not first_s:
+    num_left, is_answered = NUM_AFTER, False
+    while num_left:
         at_s, step = inbox.get()
         for event in step.events:
-            if isinstance(event, Failed | Finished | EngineStopped):
+            if isinstance(event, Finished) and event.request_id == long_id:
+                is_answered = True
+            elif isinstance(event, Failed | Finished | EngineStopped):
                 raise SystemExit(str(event))
             if isinstance(event, TextDelta) and event.request_id == 1:
                 times.append(at_s)
+                num_left -= is_answered
                 if len(times) == NUM_BEFORE:
                     sent_s = time.perf_counter()
                     prompt = "word " * prompt_tokens
@@ -75,17 +84,34 @@ def _measure(
                     client.send(Submit(long_id, params, prompt=prompt, owner=99))
             if isinstance(event, TextDelta) and event.request_id == long_id:
                 first_s = first_s or at_s
+    return _figures(times, sent_s, first_s)
+
+
+def _figures(times: list[float], sent_s: float, first_s: float) -> dict[str, float]:
     gaps = [(b - a) * 1000 for a, b in itertools.pairwise(times)]
-    before = gaps[20 : NUM_BEFORE - 1]
-    normal = statistics.median(before)
-    during = [gap for gap, at_s in zip(gaps, times[1:], strict=True) if sent_s <= at_s <= first_s]
+    before = gaps[NUM_WARM_UP : NUM_BEFORE - 1]
+    after = gaps[-(NUM_AFTER - NUM_WARM_UP) :]
+    first_ms, last_ms = statistics.median(before), statistics.median(after)
+    first = (NUM_WARM_UP + NUM_BEFORE) / 2  # the tokens those medians stand for
+    last = len(gaps) - (NUM_AFTER - NUM_WARM_UP) / 2
+
+    during: list[float] = []
+    in_normal: list[float] = []
+    for token, (gap, at_s) in enumerate(zip(gaps, times[1:], strict=True)):
+        if sent_s <= at_s <= first_s:
+            during.append(gap)
+            done = (token - first) / (last - first)
+            in_normal.append(gap / (first_ms + done * (last_ms - first_ms)))
     return {
-        "normal_ms": round(normal, 1),
-        "longest_before_ms": round(max(before), 1),
+        "normal_before_ms": round(first_ms, 1),
+        "normal_after_ms": round(last_ms, 1),
+        "longest_without_ms": round(max(max(before), max(after)), 1),
         "median_ms": round(statistics.median(during), 1),
         "p99_ms": round(statistics.quantiles(during, n=100)[98], 1),
         "longest_ms": round(max(during), 1),
-        "ratio": round(max(during) / normal, 2),
+        "longest_in_steps_before": round(max(during) / first_ms, 2),
+        "p99_in_normal_steps": round(statistics.quantiles(in_normal, n=100)[98], 2),
+        "longest_in_normal_steps": round(max(in_normal), 2),
         "prompt_s": round(first_s - sent_s, 2),
     }
 

@@ -95,7 +95,7 @@ def test_weights_are_what_a_model_allocates(gguf_maker, kind, tmp_path):
     config = EngineConfig(precision="exact")
     model = load_model(tmp_path / "m.gguf", config, CPU, lambda fraction, note: None)
     allocated = sum(tensors_of(model.decoder, {}).values())
-    frequencies = 4 * model.decoder.config.rotary_dim // 2  # the rotary table is no weight
+    frequencies = 4 * model.decoder.config.rotary_dim // 2  # of the rope: no weight
     assert weights_bytes(model.num_parameters, "fp32") == model.weights_bytes
     assert model.weights_bytes == allocated - frequencies
 

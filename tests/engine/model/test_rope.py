@@ -9,8 +9,8 @@ import torch
 
 from engine.errors import BadFileError, UnsupportedModelError
 from engine.model.rope import (
+    Rope,
     RopeScaling,
-    RopeTable,
     inverse_frequencies,
     scaling_from_gguf,
     scaling_from_hf,
@@ -71,14 +71,14 @@ def test_frequencies_equal_transformers(kind, head_dim, theta):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_equal_transformers_far_out(kind):
+def test_cos_and_sin_equal_transformers_far_out(kind):
     """Angles of thousands of turns: fp32 products must round as theirs do."""
     config, theirs = transformers_rotary(KINDS[kind], 64, 10_000.0)
     theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
     frequencies = inverse_frequencies(64, theta, scaling)
-    table = RopeTable(frequencies, torch.device("cpu"), scaling.magnitude)
+    rope = Rope(frequencies, torch.device("cpu"), scaling.magnitude)
     positions = torch.tensor([0, 1, 7, 1023, 2047, 2048, 9999, 16383])
-    cos, sin = table.at(positions, 16384)
+    cos, sin = rope.at(positions)
     their_cos, their_sin = theirs(torch.zeros(1, 1, 1), positions[None])
     torch.testing.assert_close(cos, their_cos[0], rtol=0, atol=2e-3)
     torch.testing.assert_close(sin, their_sin[0], rtol=0, atol=2e-3)
@@ -103,10 +103,10 @@ def test_longrope_within_its_original_context(head_dim, said):
     theta, scaling = scaling_from_hf(config.to_dict(), 1.0, "x")
     assert scaling.most_tokens == 512
     frequencies = inverse_frequencies(head_dim, theta, scaling)
-    table = RopeTable(frequencies, torch.device("cpu"), scaling.magnitude)
+    rope = Rope(frequencies, torch.device("cpu"), scaling.magnitude)
     positions = torch.tensor([0, 1, 77, 511])
     for ours, other in zip(
-        table.at(positions, 512), theirs(torch.zeros(1, 1, 1), positions[None]), strict=True
+        rope.at(positions), theirs(torch.zeros(1, 1, 1), positions[None]), strict=True
     ):
         assert torch.equal(ours, other[0])
     theirs(torch.zeros(1, 1, 1), torch.tensor([[512]]))  # one further, and all are others
@@ -190,17 +190,17 @@ def test_factors_divide():
     assert torch.equal(inverse_frequencies(6, 100.0, RopeScaling(), factors), plain / factors)
 
 
-def test_table_grows_without_changing():
+@pytest.mark.parametrize("num_tokens", [1, 2, 7, 16, 131])
+def test_a_position_has_the_same_values_in_any_company(num_tokens):
     frequencies = inverse_frequencies(6, 100.0, RopeScaling())
-    table = RopeTable(frequencies, torch.device("cpu"))
-    positions = torch.tensor([3, 0, 3])
-    before = table.at(positions, 4)
-    after_far = table.at(torch.tensor([70_000]), 70_001)
-    after = table.at(positions, 4)
-    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
-    assert before[0].shape == (3, 6)
+    rope = Rope(frequencies, torch.device("cpu"))
+    whole = rope.at(torch.arange(70_001))
+    positions = torch.randint(70_001, (num_tokens,), generator=torch.Generator().manual_seed(0))
+    for some, every in zip(rope.at(positions), whole, strict=True):
+        assert some.shape == (num_tokens, 6)
+        assert torch.equal(some, every[positions])
     angle = 70_000 * frequencies.double()
-    torch.testing.assert_close(after_far[1][0, :3].double(), angle.sin(), rtol=0, atol=1e-2)
+    torch.testing.assert_close(whole[1][-1, :3].double(), angle.sin(), rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["su", "proportional", "mrope", ["linear"], 7])

@@ -196,9 +196,12 @@ def test_bad_input_is_one_sentence_and_status_2(case, tmp_path, monkeypatch, cap
 def test_an_interrupt_is_one_sentence(data_folder):
     command = [sys.executable, "-m", "engine", "generate", "--model", "starter", "--data-dir"]
     command += [str(data_folder), "--prompt", "Tell me a story.", "--max-tokens", "4000"]
+    # A shell lets what it runs in the background ignore interrupts, and that is inherited.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     running = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    signal.signal(signal.SIGINT, before)
     while psutil.Process(running.pid).num_threads() < 2:  # the engine's: then it may be ended
         assert running.poll() is None
         time.sleep(0.05)

@@ -27,7 +27,6 @@ class Batch:
     # is shorter, and where a block has left the group's window
     logit_rows: torch.Tensor  # [L] int64, rows of the token axis whose logits are wanted
     num_decodes: int
-    max_context: int  # max of context_lens
 
     @property
     def num_tokens(self) -> int:
@@ -70,7 +69,6 @@ def build_batch(plan: StepPlan, block_tokens: int, device: torch.device) -> Batc
         block_tables=tuple(tensor(_tables(items, g), torch.int32) for g in groups),
         logit_rows=tensor(logit_rows, torch.int64),
         num_decodes=len(plan.decodes),
-        max_context=max(context_lens),
     )
 
 

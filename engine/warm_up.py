@@ -38,6 +38,5 @@ def warm_up(
         block_tables=tuple(tables for _ in groups),
         logit_rows=numbers([0, chunk]),
         num_decodes=1,
-        max_context=context,
     )
     model.forward(batch, cache)

@@ -65,7 +65,6 @@ def read(model: LoadedModel, ids: list[int], chunk: int) -> torch.Tensor:
             block_tables=(table,),
             logit_rows=torch.arange(n),
             num_decodes=int(n == 1),
-            max_context=end,
         )
         rows.append(model.forward(batch, cache).log_softmax(-1))
     return torch.cat(rows)

@@ -197,5 +197,4 @@ def _trial(
         block_tables=tuple(tables + 4 * g for g in range(num_groups)),
         logit_rows=ends - 1,
         num_decodes=sum(k - i == 1 for _, i, k in plan),
-        max_context=max(k for _, _, k in plan),
     )

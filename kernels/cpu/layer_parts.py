@@ -115,7 +115,7 @@ class LayerWeights:
     up: Matrix  # gate, then up
     down: Matrix
     window: int
-    rope: int  # which of the tables of angles
+    rope: int  # which of the model's ropes
     group: int  # which of the layer groups
 
 

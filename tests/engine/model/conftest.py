@@ -64,7 +64,6 @@ class PagedRunner:
             block_tables=tuple(self._padded([self.tables[s][g] for s in order]) for g in groups),
             logit_rows=ends - 1,
             num_decodes=sum(plan[s] == 1 for s in order),
-            max_context=max(r.stop for r in places),
         )
         logits = self.model.forward(batch, self)
         assert logits.shape == (len(order), self.model.vocab_size)

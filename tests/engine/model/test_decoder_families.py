@@ -107,7 +107,6 @@ def test_chunk_without_wanted_logits_gives_none(tiny_folder, tmp_path, load):
         block_tables=(torch.tensor([[2]], dtype=torch.int32),),
         logit_rows=torch.empty(0, dtype=torch.int64),
         num_decodes=0,
-        max_context=3,
     )
     pool = Pool()
     assert model.forward(batch, pool).shape == (0, 131)
